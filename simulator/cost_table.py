@@ -1,0 +1,184 @@
+"""The cost table on disk: a CSV of measured points and a sidecar YAML that says where they come from.
+
+One row is one measured point of one operator. Times are of one call of the operator in one layer, in microseconds
+(`embedding` and `lm_head` run once a step, all others once in each layer).
+
+| operator | columns that place the point |
+| --- | --- |
+| `qkv_proj`, `o_proj`, `mlp`, `elementwise`, `embedding` | `tokens` of the step |
+| `lm_head` (final norm, LM head, greedy sampling) | `sequences` |
+| `attention` | `prefills` sequences of `prefill_tokens` new tokens each after `prefill_context` cached ones, and `decodes` sequences that each attend to `decode_context` entries, their own new token included |
+
+`mlp` is the whole gated (or plain) MLP. `elementwise` is everything else of a layer, fused as engines fuse it: both
+RMS norms with their residual adds, rotary embedding and the KV-cache write.
+"""
+
+import hashlib
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import pandas as pd
+import yaml
+from annotated_types import Ge, Gt
+
+from simulator.bundled import bundled_files, resolve
+from simulator.errors import InputError, nearest
+from simulator.models import ModelShape, refuse_unpriceable
+from simulator.validation import parse
+
+SCHEMA = 1
+TOKEN_OPERATORS = ("qkv_proj", "o_proj", "mlp", "elementwise", "embedding")
+OPERATORS = (*TOKEN_OPERATORS, "lm_head", "attention")
+PLACE_COLUMNS = ("tokens", "sequences", "prefills", "prefill_tokens", "prefill_context", "decodes", "decode_context")
+TIME_COLUMNS = ("time_us", "p10_us", "p90_us")
+COLUMNS = ("operator", *PLACE_COLUMNS, *TIME_COLUMNS, "repeats", "sm_mhz")
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """The GPU that was measured; memory and L2 in bytes."""
+
+    name: str
+    memory_bytes: Annotated[int, Ge(1)]
+    sm_count: Annotated[int, Ge(1)]
+    compute_capability: str
+    l2_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """The attention kernel that was timed, e.g. backend `flash-attn`, version `2.8.3`."""
+
+    backend: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class TableMetadata:
+    """The sidecar: what was measured, with what, when and how."""
+
+    gpu: Gpu
+    model: ModelShape
+    attention: Attention
+    dtype: str
+    tensor_parallel: Annotated[int, Ge(1)]
+    page_size: Annotated[int, Ge(1)]
+    torch: str
+    cuda: str | None
+    driver: str | None
+    date: str
+    repeats: Annotated[int, Ge(1)]
+    command: str
+    clocks_mhz: dict[str, float | None] = field(default_factory=dict)
+    noise: dict[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    seconds: Annotated[float, Gt(0)] | None = None
+
+
+def write_table(path: Path, rows: pd.DataFrame, metadata: TableMetadata) -> None:
+    """Write `rows` (columns COLUMNS) to `path` (.csv) and `metadata` beside it (.yaml), each whole or not at all."""
+    rows = rows.reindex(columns=list(COLUMNS))
+    for column in (*PLACE_COLUMNS, "repeats"):
+        rows[column] = rows[column].fillna(0).astype(int)
+    raw = {"schema": SCHEMA, **asdict(metadata)}
+    raw["notes"] = list(metadata.notes)
+    _replace(path, rows.to_csv(index=False, float_format="%.4f", lineterminator="\n"))
+    _replace(path.with_suffix(".yaml"), yaml.safe_dump(raw, sort_keys=False, width=110))
+
+
+def _replace(path: Path, text: str) -> None:
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+
+
+@dataclass(frozen=True)
+class CostTable:
+    """A table in memory: `rows` (columns COLUMNS), where it came from, and the SHA-256 of its CSV."""
+
+    name: str
+    rows: pd.DataFrame
+    metadata: TableMetadata
+    sha256: str
+
+
+def read_table(path: Path, name: str | None = None) -> CostTable:
+    """Read the CSV at `path` and the YAML beside it.
+
+    Raises InputError naming file, line and column where a row is not a measurement, and where the sidecar is missing
+    or describes a model whose costs these are not (mixture of experts, quantized).
+    """
+    metadata = read_metadata(path.with_suffix(".yaml"))
+    content = path.read_bytes()
+    try:
+        rows = pd.read_csv(path)
+    except (ValueError, pd.errors.ParserError) as error:
+        raise InputError(f"not a CSV table: {' '.join(str(error).split())}", path=path) from None
+    _check_rows(rows, path)
+    return CostTable(name or str(path), rows, metadata, hashlib.sha256(content).hexdigest())
+
+
+def read_metadata(path: Path) -> TableMetadata:
+    """The sidecar of a table. Raises InputError."""
+    if not path.is_file():
+        raise InputError("the sidecar of the cost table is missing; it says which GPU and model were timed", path=path)
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (ValueError, yaml.YAMLError) as error:
+        raise InputError(f"not readable: {' '.join(str(error).split())}", path=path) from None
+    if not isinstance(raw, dict):
+        raise InputError("should be a mapping", path=path)
+    if raw.pop("schema", None) != SCHEMA:
+        raise InputError(f"this version reads cost tables of schema {SCHEMA}", path=path, key="schema")
+    if isinstance(raw.get("model"), dict):
+        refuse_unpriceable(raw["model"], path)
+    return parse(TableMetadata, raw, path=path)
+
+
+def _check_rows(rows: pd.DataFrame, path: Path) -> None:
+    for column in COLUMNS:
+        if column not in rows.columns and column not in ("repeats", "sm_mhz"):
+            raise InputError(f"column missing; {nearest(column, map(str, rows.columns), 'columns')}", path=path, key=column)
+    if rows.empty:
+        raise InputError("no rows", path=path)
+    unknown = ~rows["operator"].isin(OPERATORS)
+    if unknown.any():
+        line = int(np.flatnonzero(unknown)[0])
+        operator = str(rows["operator"].iloc[line])
+        hint = nearest(operator, OPERATORS, "operators")
+        raise InputError(f'unknown operator "{operator}"; {hint}', path=path, line=line + 2, key="operator")
+    for column in (*PLACE_COLUMNS, *TIME_COLUMNS):
+        values = pd.to_numeric(rows[column], errors="coerce")
+        bad = ~np.isfinite(values) | (values < 0) | ((values == 0) & (column == "time_us"))
+        if bad.any():
+            line = int(np.flatnonzero(bad)[0])
+            raise InputError(f"not a measurement: {rows[column].iloc[line]!r}", path=path, line=line + 2, key=column)
+
+
+def table_names() -> dict[str, Path]:
+    """Named tables that ship with the project: `h200/llama-3.1-8b`, and with `@` and the attention kernel appended."""
+    named: dict[str, Path] = {}
+    for path in bundled_files("simulator", "tables", "*/*.csv"):
+        named[f"{path.parent.name}/{path.stem}"] = path
+        stem, _, variant = path.stem.partition("@")
+        if not variant:
+            backend = read_metadata(path.with_suffix(".yaml")).attention.backend
+            named[f"{path.parent.name}/{stem}@{SHORT_BACKENDS.get(backend, backend)}"] = path
+    return named
+
+
+SHORT_BACKENDS = {"flash-attn": "fa2", "vllm-flash-attn": "fa3", "torch": "torch"}
+
+
+def find_table(name_or_path: str, beside: Path | None = None) -> CostTable:
+    """The bundled table of that name, or the one at that path. Raises InputError with the nearest name."""
+    named = table_names()
+    if name_or_path in named:
+        return read_table(named[name_or_path], name_or_path)
+    path = resolve(name_or_path, beside)
+    if path is not None and path.is_file():
+        return read_table(path if path.suffix == ".csv" else path.with_suffix(".csv"))
+    hint = nearest(name_or_path, named, "tables")
+    raise InputError(f'no cost table "{name_or_path}"; {hint}, or the path of a CSV', key="costs")

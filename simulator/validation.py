@@ -1,0 +1,71 @@
+"""Plain mappings into frozen dataclasses, every mistake as one InputError that names the key.
+
+A dataclass is its own schema: field types and `annotated_types` bounds are checked, unknown keys are refused with
+the nearest known one. pydantic does the checking; it is imported here only.
+"""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from simulator.errors import InputError, nearest
+
+T = TypeVar("T")
+
+
+@cache
+def _adapters(kind: type[Any]) -> dict[str, "TypeAdapter[Any] | type[Any]"]:
+    """A checker for each field of `kind`; the class itself where a field is a dataclass."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {field.name: _adapter(hints[field.name]) for field in fields(kind) if field.init}
+
+
+def _adapter(hint: Any) -> "TypeAdapter[Any] | type[Any]":
+    return hint if is_dataclass(hint) else TypeAdapter(hint, config=ConfigDict(strict=True))  # type: ignore[return-value]
+
+
+def parse(kind: type[T], raw: Mapping[str, Any], *, path: str | Path | None = None, prefix: str = "") -> T:
+    """`raw` as a `kind` (a frozen dataclass); `path` and `prefix` go in front of the key in messages.
+
+    Raises InputError for an unknown or missing key, a value of the wrong type or out of bounds, and a ValueError
+    that the dataclass raises itself (a rule over several fields).
+    """
+    adapters = _adapters(kind)
+    for key in raw:
+        if key not in adapters:
+            raise InputError(f"unknown key; {nearest(str(key), adapters, 'keys')}", path=path, key=f"{prefix}{key}")
+    values = {}
+    for key, value in raw.items():
+        adapter = adapters[key]
+        if isinstance(adapter, type):
+            values[key] = _parse_nested(adapter, value, path, f"{prefix}{key}")
+            continue
+        if isinstance(value, list):
+            value = tuple(value)  # frozen dataclasses hold tuples; YAML has lists only
+        try:
+            values[key] = adapter.validate_python(value)
+        except ValidationError as error:
+            message = error.errors()[0]["msg"].replace("Input should be", "should be")
+            raise InputError(f"{message}, not {value!r}", path=path, key=f"{prefix}{key}") from None
+    required = [field.name for field in fields(kind) if field.init and _has_no_default(field)]
+    for key in required:
+        if key not in values:
+            raise InputError("missing", path=path, key=f"{prefix}{key}")
+    try:
+        return kind(**values)
+    except ValueError as error:
+        raise InputError(str(error), path=path, key=prefix.rstrip(".") or None) from None
+
+
+def _parse_nested(kind: type[Any], value: Any, path: str | Path | None, key: str) -> Any:
+    if not isinstance(value, Mapping):
+        raise InputError(f"should be a mapping, not {value!r}", path=path, key=key)
+    return parse(kind, value, path=path, prefix=f"{key}.")
+
+
+def _has_no_default(field: Field[Any]) -> bool:
+    return field.default is MISSING and field.default_factory is MISSING
