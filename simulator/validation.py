@@ -4,11 +4,11 @@ A dataclass is its own schema: field types and `annotated_types` bounds are chec
 the nearest known one. pydantic does the checking; it is imported here only.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, cast, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -28,13 +28,13 @@ def _adapter(hint: Any) -> "TypeAdapter[Any] | type[Any]":
     return hint if is_dataclass(hint) else TypeAdapter(hint, config=ConfigDict(strict=True))  # type: ignore[return-value]
 
 
-def parse(kind: type[T], raw: Mapping[str, Any], *, path: str | Path | None = None, prefix: str = "") -> T:
+def parse(kind: Callable[..., T], raw: Mapping[str, Any], *, path: str | Path | None = None, prefix: str = "") -> T:
     """`raw` as a `kind` (a frozen dataclass); `path` and `prefix` go in front of the key in messages.
 
     Raises InputError for an unknown or missing key, a value of the wrong type or out of bounds, and a ValueError
     that the dataclass raises itself (a rule over several fields).
     """
-    adapters = _adapters(kind)
+    adapters = _adapters(cast(type[Any], kind))
     for key in raw:
         if key not in adapters:
             raise InputError(f"unknown key; {nearest(str(key), adapters, 'keys')}", path=path, key=f"{prefix}{key}")
@@ -51,7 +51,7 @@ def parse(kind: type[T], raw: Mapping[str, Any], *, path: str | Path | None = No
         except ValidationError as error:
             message = error.errors()[0]["msg"].replace("Input should be", "should be")
             raise InputError(f"{message}, not {value!r}", path=path, key=f"{prefix}{key}") from None
-    required = [field.name for field in fields(kind) if field.init and _has_no_default(field)]
+    required = [field.name for field in fields(cast(type[Any], kind)) if field.init and _has_no_default(field)]
     for key in required:
         if key not in values:
             raise InputError("missing", path=path, key=f"{prefix}{key}")

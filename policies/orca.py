@@ -1,0 +1,55 @@
+"""Orca's iteration-level scheduling with selective batching (Yu et al., OSDI'22, Algorithm 1).
+
+Every iteration runs one token of each decoding request and the whole prompts of newly admitted ones, first come first
+served. Memory for a request's longest possible sequence is reserved at admission, so nothing is ever preempted. The
+paper reserves prompt + output of the request; `reservation: max_model_len` reserves the model's longest sequence, as
+Sarathi-Serve's Orca baseline does (`OrcaScheduler`).
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from annotated_types import Ge
+
+from simulator.core import DECODES_ONLY, Batch, PolicyBase, Request, View
+
+
+@dataclass(frozen=True)
+class Orca(PolicyBase):
+    """`max_prefills_per_batch`: 0 = any number; 1 = SARATHI's "Orca best case"."""
+
+    max_batch_size: Annotated[int, Ge(1)] = 64
+    reservation: Literal["request", "max_model_len"] = "request"
+    max_model_len: Annotated[int, Ge(1)] = 16384
+    max_prefills_per_batch: Annotated[int, Ge(0)] = 0
+
+    def reserve_tokens(self, request: Request) -> int:
+        """Slots for the longest sequence the request may become."""
+        if self.reservation == "request":
+            return request.prompt_tokens + request.output_tokens
+        return self.max_model_len
+
+    def rejects(self, request: Request, view: View) -> str | None:
+        """Over the model's length or the whole cache."""
+        if request.prompt_tokens > self.max_model_len:
+            return f"prompt of {request.prompt_tokens} tokens, max_model_len {self.max_model_len}"
+        return super().rejects(request, view)
+
+    def plan(self, view: View) -> Batch | None:
+        """All decodes, and waiting prompts in order up to the first that does not fit; O(admitted)."""
+        decoding = view.decodes.count
+        if not view.waiting:
+            return DECODES_ONLY if decoding else None
+        free, running = view.free_blocks - view.decode_blocks, len(view.running)
+        chunks: list[tuple[Request, int]] = []
+        for request in view.waiting:
+            blocks = -(-self.reserve_tokens(request) // view.block_size)
+            full = running >= self.max_batch_size or len(chunks) == (self.max_prefills_per_batch or -1)
+            if full or blocks > free:
+                break
+            chunks.append((request, request.known))
+            free -= blocks
+            running += 1
+        if chunks:
+            return Batch(chunks)
+        return DECODES_ONLY if decoding else None

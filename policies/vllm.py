@@ -1,0 +1,196 @@
+"""vLLM V1's token-budget scheduler, as of version 0.23 (`vllm/v1/core/sched/scheduler.py`, `Scheduler.schedule`).
+
+There is no prefill or decode phase: each step spends `max_num_batched_tokens` on bringing requests' computed tokens up
+to their known ones, running requests first in order of admission, then waiting ones while budget, memory and
+`max_num_seqs` last. Memory is taken for the tokens of the step alone; when it runs out the last running request (with
+`scheduling_policy: priority` the least urgent) is preempted and later recomputed.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+from annotated_types import Ge
+
+from simulator.core import DECODES_ONLY, Batch, PolicyBase, Request, Surroundings, View
+
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Vllm(PolicyBase):
+    """Options by vLLM's names; unset ones take the defaults of its API server for the table's GPU."""
+
+    max_num_batched_tokens: Annotated[int, Ge(1)] = 8192
+    max_num_seqs: Annotated[int, Ge(1)] = 1024
+    long_prefill_token_threshold: Annotated[int, Ge(0)] = 0
+    enable_chunked_prefill: bool = True
+    scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
+    enable_prefix_caching: bool = True
+    scheduler_reserve_full_isl: bool = True
+    async_scheduling: bool = True
+    max_model_len: Annotated[int, Ge(1)] | None = None
+
+    null_blocks: ClassVar[int] = 1  # block 0 stands for "no block" in block tables
+
+    def __post_init__(self) -> None:
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least max_num_seqs"
+                f" ({self.max_num_seqs})"
+            )
+        if not self.enable_chunked_prefill and self.max_num_batched_tokens < (self.max_model_len or 0):
+            raise ValueError(
+                f"without chunked prefill max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least"
+                f" max_model_len ({self.max_model_len})"
+            )
+
+    @classmethod
+    def defaults_for(cls, surroundings: Surroundings, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """API-server defaults (`EngineArgs._set_default_max_num_seqs_and_batched_tokens_args`)."""
+        large = surroundings.gpu_memory_bytes >= 70 * GIB and "a100" not in surroundings.gpu_name.lower()
+        length = given.get("max_model_len") or surroundings.max_position_embeddings
+        budget = 8192 if large else 2048
+        if given.get("enable_chunked_prefill") is False:
+            budget = max(budget, length)
+        budget = given.get("max_num_batched_tokens", budget)
+        sequences = 1024 if large else 256
+        if isinstance(budget, int):
+            sequences = min(sequences, budget)
+        return {"max_num_batched_tokens": budget, "max_num_seqs": sequences, "max_model_len": length}
+
+    @property
+    def waiting_order(self) -> Callable[[Request], Any] | None:  # type: ignore[override]
+        """Most urgent first in priority mode; lower numbers are more urgent."""
+        return _urgency if self.scheduling_policy == "priority" else None
+
+    @property
+    def steps_in_flight(self) -> int:
+        """Asynchronous scheduling plans a step while the one before it runs."""
+        return 2 if self.async_scheduling else 1
+
+    @property
+    def model_length(self) -> int | None:
+        """Generation ends when prompt and output together reach it."""
+        return self.max_model_len
+
+    def plan(self, view: View) -> Batch | None:
+        """The next step. O(prefilling + admitted) unless memory or budget is short of what the decodes need."""
+        decoding = view.decodes.count
+        budget = self.max_num_batched_tokens - decoding
+        free = view.free_blocks - view.decode_blocks
+        if budget < 0 or free < 0:
+            return self._walk(view)
+        if not view.prefilling and not view.waiting:
+            return DECODES_ONLY if decoding else None
+        chunks: list[tuple[Request, int]] = []
+        for request in view.prefilling:
+            tokens = self._wanted(request.known - request.computed, request.computed)
+            if tokens > budget:
+                if request is not next(reversed(view.running)):
+                    return self._walk(view)  # whoever stands behind it gets nothing
+                tokens = budget
+            if tokens <= 0:
+                continue
+            blocks = view.blocks_for(request, tokens)
+            if blocks > free:
+                return self._walk(view)
+            free -= blocks
+            budget -= tokens
+            chunks.append((request, tokens))
+        if budget > 0 and view.waiting:
+            self._admit(view, chunks, budget, free, len(view.running))
+        if chunks:
+            return Batch(chunks)
+        return DECODES_ONLY if decoding else None
+
+    def _wanted(self, tokens: int, computed: int) -> int:
+        if 0 < self.long_prefill_token_threshold < tokens:
+            tokens = self.long_prefill_token_threshold
+        if self.max_model_len is not None:
+            tokens = min(tokens, self.max_model_len - 1 - computed)
+        return tokens
+
+    def _admit(
+        self, view: View, chunks: list[tuple[Request, int]], budget: int, free: int, running: int
+    ) -> None:
+        """Waiting requests in order, up to the first that does not fit."""
+        for request in view.waiting:
+            if budget <= 0 or running >= self.max_num_seqs:
+                return
+            tokens = request.known
+            if 0 < self.long_prefill_token_threshold < tokens:
+                tokens = self.long_prefill_token_threshold
+            if tokens > budget:
+                if not self.enable_chunked_prefill:
+                    return
+                tokens = budget
+            if self.scheduler_reserve_full_isl and -(-request.known // view.block_size) > free:
+                return
+            blocks = -(-tokens // view.block_size)
+            if blocks > free:
+                return
+            chunks.append((request, tokens))
+            budget -= tokens
+            free -= blocks
+            running += 1
+
+    def _walk(self, view: View) -> Batch | None:
+        """The running list one by one, as vLLM does it: budget may end before the list, memory may need victims.
+
+        O(n) in running requests (times the number of victims in priority mode).
+        """
+        queue = [request for request in view.running if request.state != Request.FINISHING]
+        budget, free = self.max_num_batched_tokens, view.free_blocks
+        scheduled: dict[Request, tuple[int, int]] = {}
+        preempted: list[Request] = []
+        held = list(view.running)
+        place = 0
+        while place < len(queue) and budget > 0:
+            request = queue[place]
+            place += 1
+            context = view.context_tokens(request)
+            decoding = request.state == Request.DECODING
+            wanted = 1 if decoding else request.known - request.computed
+            tokens = min(self._wanted(wanted, context), budget)
+            if tokens <= 0:
+                continue
+            blocks = view.blocks_for(request, tokens)
+            while blocks > free:
+                victim = self._victim(held)
+                held.remove(victim)
+                preempted.append(victim)
+                free += view.held_blocks(victim)
+                if victim in scheduled:
+                    returned, taken = scheduled.pop(victim)
+                    budget += returned
+                    free += taken
+                if victim in queue:
+                    if queue.index(victim) < place:
+                        place -= 1
+                    queue.remove(victim)
+                if victim is request:
+                    break
+            else:
+                scheduled[request] = (tokens, blocks)
+                budget -= tokens
+                free -= blocks
+                continue
+            break
+        decodes = [r for r in scheduled if r.state == Request.DECODING]
+        chunks = [(r, tokens) for r, (tokens, _) in scheduled.items() if r.state != Request.DECODING]
+        if not preempted and budget > 0 and view.waiting:
+            self._admit(view, chunks, budget, free, len(view.running))
+        if not scheduled and not chunks and not preempted:
+            return None
+        return Batch(chunks, decodes, preempted)
+
+    def _victim(self, held: list[Request]) -> Request:
+        """FCFS: the last admitted; priority: the least urgent, the first in the list among equals."""
+        if self.scheduling_policy == "fcfs":
+            return held[-1]
+        return max(held, key=_urgency)
+
+
+def _urgency(request: Request) -> tuple[int, int]:
+    return request.priority, request.arrival_ns

@@ -1,0 +1,198 @@
+"""How long one call of an operator takes on the device, as it would inside a captured forward pass.
+
+On a GPU some calls in a row are captured into a CUDA graph, which takes the host's launch time out, and the graph's
+replays are timed with CUDA events. The calls of one graph use different weights or KV pages, together several times
+the L2 cache, because a forward pass meets each layer's weights and cache cold. Replays are queued without waiting,
+so the GPU never idles between the warm-up, which lasts a set time, and the last replay.
+One sample is a replay's time divided by its calls; the result is their median with the 10 % and 90 % quantiles.
+On a CPU the same calls are timed with the host's clock.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import cycle, islice
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+
+Call = Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Time of one call in microseconds: median and quantiles over `repeats` samples."""
+
+    time_us: float
+    p10_us: float
+    p90_us: float
+    repeats: int
+
+    @property
+    def spread(self) -> float:
+        """Width from the 10 % to the 90 % quantile, as a fraction of the median."""
+        return (self.p90_us - self.p10_us) / self.time_us
+
+
+class Timer(Protocol):
+    """What the sweep needs of a clock."""
+
+    def time(self, calls: Sequence[Call]) -> Timing:
+        """Time of one of `calls`, which do the same work on different buffers."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How long to warm up and to measure; a point whose spread exceeds `noisy_spread` is measured once more."""
+
+    warmup_ms: float = 40.0
+    measure_ms: float = 80.0
+    least_repeats: int = 10
+    most_repeats: int = 40
+    graph_us: float = 2500.0
+    most_calls: int = 256
+    noisy_spread: float = 0.08
+
+
+QUICK = Effort(warmup_ms=20.0, measure_ms=30.0, least_repeats=7)
+ON_CPU = Effort(warmup_ms=0.0, measure_ms=2.0, least_repeats=3, most_repeats=7, noisy_spread=float("inf"))
+
+
+def _quantiles(samples_us: Sequence[float]) -> Timing:
+    p10, median, p90 = np.quantile(np.asarray(samples_us), [0.1, 0.5, 0.9])
+    return Timing(float(median), float(p10), float(p90), len(samples_us))
+
+
+def _repeats(once_ms: float, effort: Effort) -> int:
+    wanted = int(np.ceil(effort.measure_ms / max(once_ms, 1e-6)))
+    return min(max(wanted, effort.least_repeats), effort.most_repeats)
+
+
+def _steadier(measure: Callable[[], Timing], noisy_spread: float) -> Timing:
+    """`measure()`, and where that is noisy the steadier of two."""
+    first = measure()
+    if first.spread <= noisy_spread:
+        return first
+    return min(first, measure(), key=lambda timing: timing.spread)
+
+
+@dataclass(frozen=True, slots=True)
+class CpuTimer:
+    """Times with the host's clock, for trying the program without a GPU."""
+
+    effort: Effort = ON_CPU
+
+    def time(self, calls: Sequence[Call]) -> Timing:
+        """One sample a round over `calls`, after a round to warm up."""
+        once_ms = self._round_ms(calls)
+        return _steadier(
+            lambda: _quantiles(
+                [self._round_ms(calls) * 1e3 / len(calls) for _ in range(_repeats(once_ms, self.effort))]
+            ),
+            self.effort.noisy_spread,
+        )
+
+    @staticmethod
+    def _round_ms(calls: Sequence[Call]) -> float:
+        start_ns = time.perf_counter_ns()
+        for call in calls:
+            call()
+        return (time.perf_counter_ns() - start_ns) / 1e6
+
+
+def _new_stream() -> Any:
+    import torch
+
+    return torch.cuda.Stream()
+
+
+@dataclass(frozen=True, slots=True)
+class CudaTimer:
+    """Times with CUDA events over replays of a CUDA graph, on the current device.
+
+    All launches go to one stream, so that cuBLAS has its workspace there before the first capture.
+    """
+
+    effort: Effort = field(default_factory=Effort)
+    stream: Any = field(default_factory=_new_stream)
+
+    def time(self, calls: Sequence[Call]) -> Timing:
+        """Capture `calls`, in turn and as often as makes a graph of useful length, and time its replays."""
+        import torch
+
+        torch.cuda.synchronize()
+        with torch.cuda.stream(self.stream):
+            in_graph = self._calls_in_graph(len(calls), self._eager_us(calls))
+            graph = self._capture(calls, in_graph)
+            once_ms = self._replay_ms(graph, 2)[-1]
+            timing = _steadier(lambda: self._measure(graph, in_graph, once_ms), self.effort.noisy_spread)
+            self.stream.synchronize()
+        del graph  # gives its private memory back before the next point allocates
+        return timing
+
+    def _eager_us(self, calls: Sequence[Call]) -> float:
+        """Time of a call launched from Python, the second time round: compilation and handles are then paid."""
+        import torch
+
+        some = calls[:8]
+        for call in some:
+            call()
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        for call in some:
+            call()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) * 1e3 / len(some)
+
+    def _calls_in_graph(self, distinct: int, eager_us: float) -> int:
+        """Enough that a graph's start, some microseconds, does not show; whole rounds over the distinct calls."""
+        wanted = int(np.ceil(self.effort.graph_us / max(eager_us, 1e-3)))
+        rounds = -(-min(wanted, self.effort.most_calls) // distinct)
+        return distinct * rounds
+
+    def _capture(self, calls: Sequence[Call], in_graph: int) -> "torch.cuda.CUDAGraph":
+        import torch
+
+        self.stream.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
+            for call in islice(cycle(calls), in_graph):
+                call()
+        return graph
+
+    def _measure(self, graph: "torch.cuda.CUDAGraph", in_graph: int, once_ms: float) -> Timing:
+        for _ in range(max(1, int(np.ceil(self.effort.warmup_ms / once_ms)))):
+            graph.replay()
+        samples_ms = self._replay_ms(graph, _repeats(once_ms, self.effort))
+        return _quantiles([sample * 1e3 / in_graph for sample in samples_ms])
+
+    def _replay_ms(self, graph: "torch.cuda.CUDAGraph", repeats: int) -> list[float]:
+        """Milliseconds of each of `repeats` replays, queued behind whatever is running."""
+        import torch
+
+        starts = [torch.cuda.Event(enable_timing=True) for _ in range(repeats)]
+        ends = [torch.cuda.Event(enable_timing=True) for _ in range(repeats)]
+        for start, end in zip(starts, ends, strict=True):
+            start.record()
+            graph.replay()
+            end.record()
+        ends[-1].synchronize()
+        return [float(start.elapsed_time(end)) for start, end in zip(starts, ends, strict=True)]
+
+
+def warm_gpu(seconds: float) -> None:
+    """Keep the GPU's matrix units busy for `seconds`, so that the clocks are those of a loaded GPU."""
+    import torch
+
+    left = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
+    right = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
+    end_s = time.monotonic() + seconds
+    while time.monotonic() < end_s:
+        for _ in range(50):
+            torch.mm(left, right)
+        torch.cuda.synchronize()

@@ -1,0 +1,251 @@
+"""The vocabulary of the simulator: what a request is, what one iteration runs, what a policy sees and decides.
+
+A policy is a frozen dataclass whose fields are its YAML options and whose `plan(view)` returns the `Batch` that the
+next iteration runs. It decides and never changes anything: the scheduler applies the batch. A request is *waiting*
+until a batch first gives it tokens, then *running* until its last output: first *prefilling* (its KV cache holds
+`computed` of `known` tokens), then *decoding* (one token an iteration, all decodes together as one cohort), and with
+several steps in flight *finishing* while its last token is still under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+if TYPE_CHECKING:
+    from simulator.decodes import Decodes
+    from simulator.queues import WaitingQueue
+
+
+class Request:
+    """One request: facts of the trace, and progress that the scheduler alone writes.
+
+    Counts are tokens. `known` = prompt + generated tokens; `computed` = tokens whose KV entries exist. While the
+    request decodes these two are not updated (that would touch every decode in every iteration): ask
+    `View.context_tokens`. `generated` likewise holds the count at the last change of state.
+    """
+
+    __slots__ = (
+        "arrival_ns",
+        "birth",
+        "computed",
+        "end_clock",
+        "first_scheduled",
+        "first_token",
+        "generated",
+        "index",
+        "known",
+        "last_token",
+        "output_tokens",
+        "preemptions",
+        "priority",
+        "prompt_tokens",
+        "reserved_blocks",
+        "start_clock",
+        "state",
+        "target_tokens",
+    )
+
+    WAITING, PREFILLING, DECODING, FINISHING, ENDED = range(5)
+
+    def __init__(
+        self, index: int, arrival_ns: int, prompt_tokens: int, output_tokens: int, priority: int = 0
+    ) -> None:
+        self.index = index
+        self.arrival_ns = arrival_ns
+        self.prompt_tokens = prompt_tokens
+        self.output_tokens = output_tokens
+        self.priority = priority
+        self.state = Request.WAITING
+        self.known = prompt_tokens
+        self.computed = 0
+        self.generated = 0
+        self.target_tokens = output_tokens
+        self.reserved_blocks = 0
+        self.preemptions = 0
+        self.first_scheduled = -1
+        self.first_token = -1
+        self.last_token = -1
+        self.birth = 0
+        self.start_clock = 0
+        self.end_clock = 0
+
+    def __repr__(self) -> str:
+        return f"request {self.index} ({self.prompt_tokens} + {self.output_tokens} tokens)"
+
+
+class Batch:
+    """What one iteration runs.
+
+    `decodes`: None for every decoding request (the usual case), empty for none (both O(1)), or the ones that decode in
+    this iteration (O(n) in running requests).
+    `chunks`: `(request, tokens)` for prefilling requests, and for waiting ones, which are thereby admitted, in this
+    order. `preempted`: running requests that lose their KV cache and wait again, in order of preemption.
+    """
+
+    __slots__ = ("chunks", "decodes", "preempted")
+
+    def __init__(
+        self,
+        chunks: Sequence[tuple[Request, int]] = (),
+        decodes: Sequence[Request] | None = None,
+        preempted: Sequence[Request] = (),
+    ) -> None:
+        self.chunks = chunks
+        self.decodes = decodes
+        self.preempted = preempted
+
+
+DECODES_ONLY = Batch()
+"""Every decode and no prefill: what most iterations run."""
+
+
+class View:
+    """What a policy may read. Attributes are O(1); what costs more says so. A policy never writes to it."""
+
+    __slots__ = (
+        "block_size",
+        "decode_blocks",
+        "decodes",
+        "free_blocks",
+        "now_ns",
+        "prefilling",
+        "running",
+        "total_blocks",
+        "waiting",
+    )
+
+    def __init__(self, block_size: int, total_blocks: int, decodes: Decodes, waiting: WaitingQueue) -> None:
+        self.block_size = block_size
+        self.total_blocks = total_blocks
+        """Blocks that can ever be handed out."""
+        self.free_blocks = total_blocks
+        self.decodes = decodes
+        self.decode_blocks = 0
+        """Blocks that are opened if every decode gets one token in this iteration."""
+        self.waiting = waiting
+        """Requests not yet running, in the policy's order: `len`, iteration from the head."""
+        self.running: dict[Request, None] = {}
+        """All running requests in order of admission, a resumed one at the end."""
+        self.prefilling: dict[Request, None] = {}
+        """Running requests whose prompt is not complete, in order of admission."""
+        self.now_ns = 0
+
+    @property
+    def decoding(self) -> int:
+        """Requests that can decode in this iteration."""
+        return self.decodes.count
+
+    def context_tokens(self, request: Request) -> int:
+        """KV entries of `request` so far."""
+        if request.state == Request.DECODING:
+            return request.birth + self.decodes.clock
+        return request.computed
+
+    def held_blocks(self, request: Request) -> int:
+        """Blocks that `request` holds; 0 while it waits."""
+        if request.state == Request.WAITING:
+            return 0
+        return max(request.reserved_blocks, -(-self.context_tokens(request) // self.block_size))
+
+    def blocks_for(self, request: Request, tokens: int) -> int:
+        """Further blocks that `request` needs for its next `tokens` tokens."""
+        needed = -(-(self.context_tokens(request) + tokens) // self.block_size)
+        return max(0, needed - self.held_blocks(request))
+
+    def decoding_requests(self) -> list[Request]:
+        """The decoding requests in order of admission; O(n) in running requests."""
+        return [request for request in self.running if request.state == Request.DECODING]
+
+
+class Policy(Protocol):
+    """A scheduling policy: a frozen dataclass with `plan`. The class attributes below have defaults in `PolicyBase`."""
+
+    null_blocks: ClassVar[int]
+    waiting_order: Callable[[Request], Any] | None
+
+    @property
+    def steps_in_flight(self) -> int: ...
+
+    @property
+    def model_length(self) -> int | None: ...
+
+    def plan(self, view: View) -> Batch | None: ...
+
+    def reserve_tokens(self, request: Request) -> int: ...
+
+    def rejects(self, request: Request, view: View) -> str | None: ...
+
+
+class PolicyBase:
+    """Defaults of the policy interface; a policy inherits it and defines `plan`."""
+
+    null_blocks: ClassVar[int] = 0
+    """Blocks of the pool that are never handed out."""
+
+    waiting_order: Callable[[Request], Any] | None = None
+    """Sort key of the waiting queue; None = first come first served, a preempted request in front."""
+
+    @property
+    def steps_in_flight(self) -> int:
+        """Steps scheduled and not yet complete: 1 = the next step is planned with all outputs known."""
+        return 1
+
+    @property
+    def model_length(self) -> int | None:
+        """Prompt + output at which generation is cut; None = never."""
+        return None
+
+    def plan(self, view: View) -> Batch | None:
+        """The next iteration, or None to schedule nothing. Must not change anything it is given."""
+        raise TypeError(f"{type(self).__name__} defines no plan(view)")
+
+    def reserve_tokens(self, request: Request) -> int:
+        """KV slots, in tokens, that admission takes at once; 0 = only those of the tokens being computed."""
+        return 0
+
+    def rejects(self, request: Request, view: View) -> str | None:
+        """Why `request` can never run, or None."""
+        length = self.model_length
+        if length is not None and request.prompt_tokens >= length:
+            return f"prompt of {request.prompt_tokens} tokens, max_model_len {length}"
+        needed = -(-max(request.prompt_tokens, self.reserve_tokens(request)) // view.block_size)
+        if needed > view.total_blocks:
+            return f"needs {needed} KV-cache blocks at once, the cache has {view.total_blocks}"
+        return None
+
+    @classmethod
+    def defaults_for(cls, surroundings: Surroundings, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Options whose default depends on the GPU, the model or the options that are `given` (not yet validated)."""
+        return {}
+
+
+class Surroundings:
+    """What a policy's defaults may depend on: GPU name and memory in bytes, and the model's longest sequence."""
+
+    __slots__ = ("gpu_memory_bytes", "gpu_name", "max_position_embeddings")
+
+    def __init__(self, gpu_name: str, gpu_memory_bytes: int, max_position_embeddings: int) -> None:
+        self.gpu_name = gpu_name
+        self.gpu_memory_bytes = gpu_memory_bytes
+        self.max_position_embeddings = max_position_embeddings
+
+
+class StepCosts(Protocol):
+    """Prices of steps in integer nanoseconds."""
+
+    def step_ns(self, decodes: int, decode_context: int, chunks: Sequence[tuple[int, int]]) -> int:
+        """GPU time of a step of `decodes` decodes whose context lengths after the step sum to `decode_context`, and
+        of prefill chunks `(context_before, tokens)`. O(chunks)."""
+        ...
+
+
+def batch_tokens(chunks: Iterable[tuple[Request, int]]) -> int:
+    """Prefill tokens of some chunks."""
+    return sum(tokens for _, tokens in chunks)
+
+
+def in_admission_order(requests: Iterable[Request], running: Mapping[Request, None]) -> Iterator[Request]:
+    """`requests` in the order of `running`; O(n) in running requests."""
+    wanted = set(requests)
+    return (request for request in running if request in wanted)

@@ -1,0 +1,88 @@
+"""The decoding requests as one cohort: joining, leaving and advancing all by one token cost O(1).
+
+A *decode clock* ticks once in each iteration that decodes. A request whose context is c when it joins at clock t has
+context c - t + clock ever after, so `birth = c - t` never changes: the sum of contexts is a sum of births plus
+count x clock, and the requests that fill their last block at a given clock are those with birth = -clock modulo the
+block size.
+"""
+
+from simulator.core import Request
+
+
+class Decodes:
+    """Clock, counts and sums of the cohort; contexts in tokens."""
+
+    __slots__ = ("_block_size", "_finish_at", "_late", "birth_sum", "clock", "count", "openers")
+
+    def __init__(self, block_size: int) -> None:
+        self.clock = 0
+        self.count = 0
+        self.birth_sum = 0
+        self.openers = [0] * block_size
+        """How many requests open a block in the tick at which -clock modulo the block size is the index."""
+        self._block_size = block_size
+        self._finish_at: dict[int, list[Request]] = {}
+        self._late: dict[int, list[Request]] = {}
+
+    def join(self, request: Request) -> None:
+        """`request` (contexts up to `computed` held, `generated` tokens sampled) decodes from the next tick on."""
+        clock = self.clock
+        birth = request.computed - clock
+        request.birth = birth
+        request.start_clock = clock
+        request.end_clock = end = clock + request.target_tokens - request.generated
+        request.state = Request.DECODING
+        self.count += 1
+        self.birth_sum += birth
+        if end in self._finish_at:
+            self._finish_at[end].append(request)
+        else:
+            self._finish_at[end] = [request]
+        spare = request.reserved_blocks * self._block_size - request.computed
+        if spare < self._block_size:
+            self.openers[birth % self._block_size] += 1
+        elif clock + spare < end:  # reserved ahead: opens blocks only once it has outgrown the reservation
+            self._late.setdefault(clock + spare, []).append(request)
+
+    def leave(self, request: Request) -> None:
+        """`request` decodes no longer (preempted, or sitting out an iteration); its progress is written back."""
+        self._finish_at[request.end_clock].remove(request)
+        if not self._finish_at[request.end_clock]:
+            del self._finish_at[request.end_clock]
+        self._retire(request)
+
+    def advance(self) -> list[Request]:
+        """One token for every request; returns those that have thereby got their last, which leave."""
+        self.clock = clock = self.clock + 1
+        if clock in self._late:
+            for request in self._late.pop(clock):
+                self.openers[request.birth % self._block_size] += 1
+        finished = self._finish_at.pop(clock, None)
+        if finished is None:
+            return _NOBODY
+        for request in finished:
+            self._retire(request)
+        return finished
+
+    def blocks_to_open(self) -> int:
+        """Blocks that the next tick takes."""
+        return self.openers[-self.clock % self._block_size]
+
+    def _retire(self, request: Request) -> None:
+        ticks = self.clock - request.start_clock
+        request.computed = request.birth + self.clock
+        request.generated += ticks
+        request.known = request.computed + 1
+        self.count -= 1
+        self.birth_sum -= request.birth
+        spare = request.reserved_blocks * self._block_size - (request.computed - ticks)
+        opens_at = request.start_clock + spare
+        if spare >= self._block_size and opens_at >= request.end_clock:
+            return  # never outgrew its reservation
+        if spare >= self._block_size and opens_at > self.clock:
+            self._late[opens_at].remove(request)
+        else:
+            self.openers[request.birth % self._block_size] -= 1
+
+
+_NOBODY: list[Request] = []

@@ -1,0 +1,91 @@
+"""The engine as a SimPy process: plan a step, let its time pass, apply its outputs, again.
+
+The clock is an integer number of nanoseconds. With `steps_in_flight` 2 the next step is planned while one runs, right
+after the step before that one completed (vLLM's asynchronous scheduling); the GPU runs steps one after the other.
+"""
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+
+import simpy
+
+from simulator.clients import replay
+from simulator.core import Policy, Request, StepCosts
+from simulator.runlog import LoggedRun
+from simulator.scheduler import Scheduler, Step
+
+
+class Engine:
+    """One GPU (or tensor-parallel group) that serves requests under one policy."""
+
+    def __init__(self, env: simpy.Environment, scheduler: Scheduler, steps_in_flight: int = 1) -> None:
+        self.env = env
+        self.scheduler = scheduler
+        self.steps_in_flight = steps_in_flight
+        self._idle: simpy.Event | None = None
+        self._arrivals_over = False
+
+    def receive(self, request: Request) -> None:
+        """A request arrives now."""
+        self.scheduler.arrive(request)
+        self._wake()
+
+    def no_more_arrivals(self) -> None:
+        """The trace is at its end: what cannot run now never will."""
+        self._arrivals_over = True
+        self._wake()
+
+    def serve(self, on_step: Callable[[Scheduler], None] | None = None) -> Generator[simpy.Event]:
+        """The process. `on_step` is called after each completed step (progress bars)."""
+        env, scheduler, depth = self.env, self.scheduler, self.steps_in_flight
+        schedule, record, complete, timeout = scheduler.schedule, scheduler.record, scheduler.complete, env.timeout
+        flying: deque[tuple[int, Step]] = deque()
+        gpu_free_ns = 0
+        while True:
+            if len(flying) < depth:
+                now = int(env.now)
+                step = schedule(now)
+                if step is not None:
+                    start = now if now > gpu_free_ns else gpu_free_ns
+                    gpu_free_ns = start + step.duration_ns
+                    record(step, start, gpu_free_ns)
+                    flying.append((gpu_free_ns, step))
+                    if len(flying) < depth:
+                        continue
+            if flying:
+                end_ns, step = flying.popleft()
+                yield timeout(end_ns - env.now)
+                complete(step)
+                if on_step is not None:
+                    on_step(scheduler)
+            elif self._arrivals_over:
+                if scheduler.unfinished:
+                    scheduler.stall("the policy schedules nothing although no other request will come")
+                return
+            else:
+                self._idle = simpy.Event(env)
+                yield self._idle
+
+    def _wake(self) -> None:
+        if self._idle is not None:
+            idle, self._idle = self._idle, None
+            idle.succeed()
+
+
+def simulate(
+    requests: Iterator[Request],
+    policy: Policy,
+    costs: StepCosts,
+    *,
+    block_size: int,
+    num_blocks: int,
+    on_step: Callable[[Scheduler], None] | None = None,
+) -> LoggedRun:
+    """Replay `requests` (in order of arrival) through `policy` at `costs`; returns the log of the whole run."""
+    env = simpy.Environment(initial_time=0)
+    scheduler = Scheduler(policy, costs, block_size=block_size, num_blocks=num_blocks)
+    engine = Engine(env, scheduler, policy.steps_in_flight)
+    env.process(replay(env, requests, engine))
+    env.process(engine.serve(on_step))
+    env.run()
+    return scheduler.logged_run()

@@ -1,0 +1,102 @@
+"""Parts that several figures share: latency axes, the time axis, and the key below a figure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
+
+from simulator.report.style import INK, MUTED, Look
+from simulator.report.wording import count, shorten, tick
+from simulator.results import PolicyResult
+from simulator.trace import Floats
+
+ROW_INCHES = 0.215
+LABEL_LIMIT = 44
+WIDE = 8.0  # a range of more than this factor is drawn on a logarithmic axis
+
+
+@dataclass(frozen=True)
+class Span:
+    """The time that all policies' runs cover, in seconds since the trace's zero; axes show time since `start_s`."""
+
+    start_s: float
+    end_s: float
+
+    def edges(self, bins: int) -> Floats:
+        """`bins` equal bins, as their bins + 1 edges in trace seconds."""
+        return np.linspace(self.start_s, self.end_s, bins + 1)
+
+
+def span(results: Sequence[PolicyResult]) -> Span:
+    """From the first arrival to the last step's end of any policy; one second where nothing happened."""
+    starts = [result.requests["arrival_s"].min() for result in results if len(result.requests)]
+    ends = [result.iterations["end_s"].max() for result in results if len(result.iterations)]
+    start = float(np.nanmin(starts)) if starts and not np.isnan(starts).all() else 0.0
+    end = float(np.nanmax(ends)) if ends and not np.isnan(ends).all() else start
+    return Span(start, end if end > start else start + 1.0)
+
+
+def time_axis(axes: Axes, shown: Span, origin_s: float) -> None:
+    """x from the first to the last second `shown`; labels count from `origin_s` in s, min or h."""
+    length = shown.end_s - origin_s
+    size, unit = (1.0, "s") if length <= 600 else (60.0, "min") if length <= 4 * 3600 else (3600.0, "h")
+    axes.set_xlim(shown.start_s, shown.end_s)
+    first, last = (shown.start_s - origin_s) / size, (shown.end_s - origin_s) / size
+    ticks = [value for value in MaxNLocator(7).tick_values(first, last) if first <= value <= last]
+    axes.xaxis.set_major_locator(FixedLocator([origin_s + size * value for value in ticks]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{round((x - origin_s) / size, 6):g}"))
+    axes.set_xlabel(f"Time since the first arrival ({unit})")
+
+
+def latency_axis(axis: Axis, smallest: float, largest: float) -> bool:
+    """Ticks with their unit; logarithmic, and True, where the positive range is wide."""
+    axis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
+    if not (smallest > 0 and largest > WIDE * smallest):
+        return False
+    axis._set_axes_scale("log")  # type: ignore[attr-defined]
+    decades = np.log10(largest / smallest)
+    steps = (1.0, 2.0, 5.0) if decades < 3 else (1.0, 3.0) if decades < 4 else (1.0,)
+    axis.set_major_locator(LogLocator(subs=steps))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
+    axis.set_minor_locator(NullLocator())
+    axis.set_minor_formatter(NullFormatter())
+    return True
+
+
+def count_axis(axis: Axis) -> None:
+    """Whole counts as 500, 2k, 1.5M."""
+    axis.set_major_formatter(FuncFormatter(lambda value, _: count(value)))
+
+
+def key(axes: Axes, labels: Sequence[str], drawn: Sequence[Look], columns: dict[str, Sequence[str]]) -> None:
+    """A legend that is a table: a line sample, the label and its numbers, a row a policy.
+
+    `axes` should be ROW_INCHES high for each row and its heading; it becomes blank paper.
+    """
+    axes.set_axis_off()
+    axes.set_xlim(0, 1)
+    axes.set_ylim(len(labels) + 0.5, -0.6)
+    places = np.linspace(0.99, 0.99 - 0.105 * (len(columns) - 1), len(columns))[::-1]
+    for x, (heading, texts) in zip(places, columns.items(), strict=True):
+        axes.text(x, 0, heading, ha="right", va="center", color=MUTED)
+        for row, text in enumerate(texts, 1):
+            axes.text(x, row, text, ha="right", va="center", color=INK)
+    for row, (label, look) in enumerate(zip(labels, drawn, strict=True), 1):
+        axes.plot(
+            [0.01, 0.03, 0.05],
+            [row] * 3,
+            color=look.colour,
+            linestyle=look.dash,
+            marker=look.marker,
+            markevery=[1],
+            markersize=5,
+        )
+        axes.text(0.062, row, shorten(label, LABEL_LIMIT), va="center")
+
+
+def key_inches(rows: int) -> float:
+    """The height that `key` needs for `rows` policies."""
+    return (rows + 1.1) * ROW_INCHES

@@ -1,0 +1,91 @@
+"""Runs of any length reduced to a few hundred numbers, in numpy: weighted quantiles and means over time bins."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from simulator.results import TokenGaps
+from simulator.trace import Floats, Ints
+
+IDLE = 1e-6  # the share of a bin below which it ran nothing; sums of 10^7 steps are not exact
+
+
+def weighted_quantiles(values: Floats, counts: Ints, probabilities: Floats) -> Floats:
+    """Linear-interpolated quantiles of `values`, each taken `counts` times: what numpy gives for the repeated values.
+
+    NaN where there are none. O(n log n).
+    """
+    total = int(counts.sum())
+    if not total:
+        return np.full(len(probabilities), np.nan)
+    order = np.argsort(values)
+    ordered, ends = values[order], np.cumsum(counts[order])
+    position = probabilities * (total - 1)
+    rank = np.floor(position).astype(np.int64)
+    below = ordered[np.searchsorted(ends, rank, side="right")]
+    above = ordered[np.searchsorted(ends, np.minimum(rank + 1, total - 1), side="right")]
+    return np.asarray(below + (above - below) * (position - rank), dtype=np.float64)
+
+
+def gap_bands(gaps: TokenGaps, edges: Floats, probabilities: Floats) -> Floats:
+    """ITL quantiles in seconds of the gaps that end in each bin: (bins, probabilities), NaN where none does.
+
+    A bin holds its first edge; the last one holds both. O(n log n).
+    """
+    cuts = np.searchsorted(gaps.end_s, edges)
+    cuts[-1] = np.searchsorted(gaps.end_s, edges[-1], side="right")
+    bands = np.full((len(edges) - 1, len(probabilities)), np.nan)
+    for row, (first, last) in enumerate(zip(cuts[:-1], cuts[1:], strict=True)):
+        if first < last:
+            bands[row] = weighted_quantiles(gaps.gap_s[first:last], gaps.count[first:last], probabilities)
+    return bands
+
+
+def step_means(start_s: Floats, end_s: Floats, columns: Sequence[Floats], edges: Floats) -> list[Floats]:
+    """Each column's mean over the steps under way in a bin, weighted by the time that each ran in it: a row a bin.
+
+    Steps may overlap (pipeline stages, replicas) and span bins. 0 where nothing ran, NaN in the bins after the last
+    step. O(n log n) at worst, O(n) for steps in order.
+    """
+    seen = (end_s > edges[0]) & (start_s < edges[-1])
+    starts, ends, origin = start_s[seen] - edges[0], end_s[seen] - edges[0], edges - edges[0]
+    by_start, by_end = _order(starts), _order(ends)
+    busy = _integrals(starts, ends, np.ones_like(starts), by_start, by_end, origin)
+    idle = busy <= IDLE * np.diff(edges)
+    over = edges[:-1] >= (end_s.max() if len(end_s) else -np.inf)
+    means = []
+    for values in columns:
+        area = _integrals(starts, ends, values[seen], by_start, by_end, origin)
+        mean = np.where(idle, 0.0, area / np.where(idle, 1.0, busy))
+        means.append(np.where(over, np.nan, mean))
+    return means
+
+
+def _order(times: Floats) -> Ints | slice:
+    return slice(None) if bool(np.all(np.diff(times) >= 0)) else np.argsort(times, kind="stable")
+
+
+def _integrals(
+    starts: Floats, ends: Floats, values: Floats, by_start: Ints | slice, by_end: Ints | slice, edges: Floats
+) -> Floats:
+    """The integral over each bin of the sum of the values of the steps under way."""
+    begun = _ramp(starts[by_start], values[by_start], edges)
+    return np.diff(begun - _ramp(ends[by_end], values[by_end], edges))
+
+
+def _ramp(times: Floats, values: Floats, at: Floats) -> Floats:
+    """The sum over `times` before t of value x (t - time), for each t of `at`; `times` ascend."""
+    passed = np.searchsorted(times, at)
+    heights = np.concatenate(([0.0], np.cumsum(values)))[passed]
+    moments = np.concatenate(([0.0], np.cumsum(values * times)))[passed]
+    return np.asarray(heights * at - moments, dtype=np.float64)
+
+
+def busiest_window(arrival_s: Floats, tokens: Floats, length_s: float) -> float:
+    """The start in seconds of the window of `length_s` in which most tokens arrive; NaN without arrivals."""
+    if not len(arrival_s):
+        return float("nan")
+    order = np.argsort(arrival_s, kind="stable")
+    arrivals, sums = arrival_s[order], np.concatenate(([0.0], np.cumsum(tokens[order])))
+    inside = sums[np.searchsorted(arrivals, arrivals + length_s)] - sums[:-1]
+    return float(arrivals[int(np.argmax(inside))])

@@ -1,0 +1,39 @@
+"""The comparison plots of a run, each as PNG and SVG. Importing this module imports matplotlib; nothing else does."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from simulator.report.distributions import draw_itl, draw_ttft
+from simulator.report.rates import draw_throughput
+from simulator.report.style import save, styled
+from simulator.report.timelines import draw_itl_over_time, draw_queue, draw_timeline
+from simulator.results import PolicyResult
+
+FIGURES: dict[str, Callable[[Sequence[PolicyResult], str], Figure]] = {
+    "throughput": draw_throughput,
+    "ttft": draw_ttft,
+    "itl": draw_itl,
+    "itl_over_time": draw_itl_over_time,
+    "timeline": draw_timeline,
+    "queue": draw_queue,
+}
+
+
+def write_plots(
+    results: Sequence[PolicyResult], folder: Path, trace_name: str, costs_name: str
+) -> list[Path]:
+    """Draws every figure into `folder` and returns the files, PNG before SVG; none without results.
+
+    The same results give the same bytes (with the same matplotlib). O(n log n) in iterations and gaps.
+    """
+    if not results:
+        return []
+    folder.mkdir(parents=True, exist_ok=True)
+    subtitle = f"trace {trace_name}, costs {costs_name}"
+    written: list[Path] = []
+    with styled():
+        for stem, draw in FIGURES.items():
+            written += save(draw(results, subtitle), folder, stem)
+    return written

@@ -1,0 +1,64 @@
+"""Throughput against tail latency, a small panel for each measure and a bar for each policy."""
+
+import math
+import textwrap
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from simulator.report.axes import LABEL_LIMIT, count_axis, latency_axis
+from simulator.report.measures import ITL_P99, OUTPUT_RATE, REQUEST_RATE, TTFT_P99, Measure, column
+from simulator.report.style import MUTED, looks, new_figure, no_data
+from simulator.report.wording import duration, shorten, significant
+from simulator.results import PolicyResult
+
+PANELS = (
+    (OUTPUT_RATE, "Output tokens/s"),
+    (REQUEST_RATE, "Requests/s"),
+    (TTFT_P99, "p99 TTFT"),
+    (ITL_P99, "p99 ITL"),
+)
+WIDTH, BAR_INCHES = 10.4, 0.46
+
+
+def draw_throughput(results: Sequence[PolicyResult], subtitle: str) -> Figure:
+    """Output tokens/s, requests/s, p99 TTFT and p99 ITL side by side; the best of each in bold."""
+    title = "Throughput and the tail latency it costs"
+    figure = new_figure(WIDTH, 0.95 + BAR_INCHES * max(2, len(results)), title, subtitle)
+    panels = figure.subplots(1, len(PANELS), sharey=True)
+    for axes, (measure, heading) in zip(panels, PANELS, strict=True):
+        _bars(axes, measure, results)
+        axes.set_title(f"{heading}\n", weight="bold")
+        axes.text(0, 1.03, f"{measure.better} is better", transform=axes.transAxes, color=MUTED, va="bottom")
+    labels = ["\n".join(textwrap.wrap(shorten(result.label, LABEL_LIMIT), 23)[:2]) for result in results]
+    panels[0].set_yticks(range(len(results)), labels)
+    panels[0].tick_params(axis="y", labelcolor="black", labelsize=9)
+    panels[0].set_ylim(max(2, len(results)) - 0.45, -0.55)
+    return figure
+
+
+def _bars(axes: Axes, measure: Measure, results: Sequence[PolicyResult]) -> None:
+    values = [measure.of(result) for result in results]
+    finite = [value for value in values if math.isfinite(value)]
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="y", visible=False)
+    axes.xaxis.set_major_locator(MaxNLocator(3))
+    if not finite:
+        no_data(axes)
+        axes.set_xticks([])
+        return
+    top = max(finite) or 1.0
+    axes.set_xlim(0, top * 1.42)  # room for the number behind the longest bar
+    best = column(measure, results)[2]
+    for row, (value, look) in enumerate(zip(values, looks(len(values)), strict=True)):
+        known = math.isfinite(value)
+        axes.barh(row, value if known else 0, 0.62, color=look.colour, hatch=look.hatch, edgecolor="white")
+        number = duration(value) if measure.kind == "seconds" else significant(value)
+        weight = "bold" if best[row] else "normal"
+        axes.text((value if known else 0) + 0.02 * top, row, number if known else "no data", va="center", weight=weight)
+    if measure.kind == "seconds":
+        latency_axis(axes.xaxis, 0.0, top)
+    else:
+        count_axis(axes.xaxis)

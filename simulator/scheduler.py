@@ -1,0 +1,299 @@
+"""Applies a policy's decisions: queues, paged KV memory and progress of all requests, one step at a time.
+
+Progress is booked when a step is scheduled (so that the next one can be planned while it runs, as engines with
+asynchronous scheduling do); what a finished request holds is released when its last step completes. Ordinary steps
+touch the prefill chunks and the requests that join or leave, never each running decode.
+"""
+
+from collections.abc import Sequence
+
+from simulator.core import Batch, Policy, Request, StepCosts, View
+from simulator.decodes import Decodes
+from simulator.queues import FcfsQueue, SortedQueue
+from simulator.runlog import (
+    EMISSION_COLUMNS,
+    FINISHED,
+    ITERATION_COLUMNS,
+    REJECTED,
+    REQUEST_COLUMNS,
+    STALLED,
+    STAY_COLUMNS,
+    LoggedRun,
+    RunLog,
+    as_columns,
+)
+
+
+class PolicyError(Exception):
+    """A policy broke its contract: the message names the policy, the request and the numbers."""
+
+
+class Step:
+    """One scheduled iteration: its price, composition, and the requests whose last token it samples."""
+
+    __slots__ = ("duration_ns", "finishing", "iteration", "num_decodes", "num_prefills", "prefill_tokens")
+
+    def __init__(
+        self, iteration: int, duration_ns: int, decodes: int, prefills: int, tokens: int, finishing: Sequence[Request]
+    ) -> None:
+        self.iteration = iteration
+        self.duration_ns = duration_ns
+        self.num_decodes = decodes
+        self.num_prefills = prefills
+        self.prefill_tokens = tokens
+        self.finishing = finishing
+
+
+class Scheduler:
+    """State of one engine replica under one policy.
+
+    `num_blocks` is the engine's reported count; a policy's null blocks are never handed out. With
+    `give_up_on_impossible` a request that outgrew the whole cache is dropped as stalled, where a real engine would
+    retry it for ever.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        costs: StepCosts,
+        *,
+        block_size: int,
+        num_blocks: int,
+        give_up_on_impossible: bool = True,
+    ) -> None:
+        self.policy = policy
+        self._plan = policy.plan
+        self._step_ns = costs.step_ns
+        self._model_length = policy.model_length
+        self._give_up = give_up_on_impossible
+        self._block_size = block_size
+        self.decodes = Decodes(block_size)
+        order = policy.waiting_order
+        self.waiting = FcfsQueue() if order is None else SortedQueue(order)
+        self.view = View(block_size, num_blocks - policy.null_blocks, self.decodes, self.waiting)
+        self.kv_tokens = 0
+        self.iterations = 0
+        self.preemptions = 0
+        self.log = RunLog()
+        self.reasons: dict[int, str] = {}
+        self._last_tick = -1
+
+    def arrive(self, request: Request) -> None:
+        """Put a request in the waiting queue, or reject it if it can never run."""
+        length = self._model_length
+        if length is not None and request.prompt_tokens + request.output_tokens > length:
+            request.target_tokens = max(1, length - request.prompt_tokens)
+        reason = self.policy.rejects(request, self.view) if self._give_up else None
+        if reason is None:
+            self.waiting.append(request)
+        else:
+            self._end(request, REJECTED, reason)
+
+    def schedule(self, now_ns: int) -> Step | None:
+        """Plan and book the next step; None if the policy schedules nothing."""
+        view, decodes = self.view, self.decodes
+        view.now_ns = now_ns
+        view.decode_blocks = decodes.openers[-decodes.clock % self._block_size]
+        batch = self._plan(view)
+        if batch is None:
+            return None
+        iteration = self.iterations
+        sitting_out = None
+        if batch.preempted or batch.decodes:
+            sitting_out = self._apply_irregular(batch)
+        finishing: Sequence[Request] = ()
+        context = 0
+        decoding = decodes.count if batch.decodes is None or batch.decodes else 0
+        if decoding:
+            view.free_blocks -= view.decode_blocks
+            context = decodes.birth_sum + decoding * (decodes.clock + 1)
+            self.kv_tokens += decoding
+            finishing = decodes.advance()
+            self._last_tick = iteration
+            for request in finishing:
+                self._close_stay(request)
+                request.state = Request.FINISHING
+        if sitting_out:
+            for request in sitting_out:
+                decodes.join(request)
+        prefill_tokens = 0
+        priced: list[tuple[int, int]] = []
+        if batch.chunks:
+            finishing = list(finishing)
+            for request, tokens in batch.chunks:
+                priced.append((request.computed, tokens))
+                self._compute_chunk(request, tokens, iteration, finishing)
+                prefill_tokens += tokens
+        if view.free_blocks < 0:
+            raise PolicyError(f"{self._name} planned {-view.free_blocks} KV-cache blocks more than were free")
+        if not decoding and not priced and not batch.preempted:
+            raise PolicyError(f"{self._name} returned an empty batch; return None to schedule nothing")
+        self.iterations = iteration + 1
+        return Step(iteration, self._step_ns(decoding, context, priced), decoding, len(priced), prefill_tokens, finishing)
+
+    def record(self, step: Step, start_ns: int, end_ns: int) -> None:
+        """Log the step that was just scheduled; queue lengths and memory are those of now."""
+        view = self.view
+        self.log.iterations.extend(
+            (
+                start_ns,
+                end_ns,
+                step.num_decodes,
+                step.num_prefills,
+                step.prefill_tokens,
+                self.kv_tokens,
+                view.free_blocks,
+                len(view.running),
+                len(self.waiting),
+            )
+        )
+
+    def complete(self, step: Step) -> None:
+        """The step's outputs are there: release what its finished requests hold."""
+        for request in step.finishing:
+            if request.state == Request.FINISHING:
+                self._release(request)
+            self._end(request, FINISHED)
+
+    def stall(self, reason: str) -> None:
+        """End every unfinished request as stalled: nothing can ever change."""
+        for request in [*self.view.running, *self.waiting]:
+            if request.state != Request.WAITING:
+                if request.state == Request.DECODING:
+                    self._leave_cohort(request)
+                self._release(request)
+            else:
+                self.waiting.remove(request)
+            self._end(request, STALLED, reason)
+
+    @property
+    def unfinished(self) -> int:
+        """Requests that wait or run."""
+        return len(self.waiting) + len(self.view.running)
+
+    def logged_run(self) -> LoggedRun:
+        """Everything logged so far, as columns; the arrays are views of the log."""
+        log = self.log
+        return LoggedRun(
+            as_columns(log.iterations, ITERATION_COLUMNS),
+            as_columns(log.stays, STAY_COLUMNS),
+            as_columns(log.emissions, EMISSION_COLUMNS),
+            as_columns(log.requests, REQUEST_COLUMNS),
+            self.reasons,
+            self.view.total_blocks,
+        )
+
+    @property
+    def _name(self) -> str:
+        return type(self.policy).__name__
+
+    def _apply_irregular(self, batch: Batch) -> list[Request]:
+        """Preempt, and take the decodes that get no token out of the cohort; O(n) in running decodes."""
+        for request in batch.preempted:
+            self._preempt(request)
+        sitting_out: list[Request] = []
+        if batch.decodes:
+            chosen = set(batch.decodes)
+            for request in chosen:
+                if request.state != Request.DECODING:
+                    raise PolicyError(f"{self._name} decodes {request!r}, which is not decoding")
+            sitting_out = [r for r in self.view.running if r.state == Request.DECODING and r not in chosen]
+            for request in sitting_out:
+                self._leave_cohort(request)
+        self.view.decode_blocks = self.decodes.blocks_to_open()
+        return sitting_out
+
+    def _compute_chunk(self, request: Request, tokens: int, iteration: int, finishing: list[Request]) -> None:
+        view = self.view
+        if request.state == Request.WAITING:
+            self._admit(request, iteration)
+        left = request.known - request.computed
+        if request.state != Request.PREFILLING or not 0 < tokens <= left:
+            self._refuse_chunk(request, tokens, left)
+        computed = request.computed + tokens
+        held = max(request.reserved_blocks, -(-request.computed // self._block_size))
+        view.free_blocks -= max(0, -(-computed // self._block_size) - held)
+        request.computed = computed
+        self.kv_tokens += tokens
+        if computed == request.known:
+            del view.prefilling[request]
+            request.generated += 1
+            if request.first_token < 0:
+                request.first_token = iteration
+            self.log.emissions.extend((request.index, iteration, request.last_token))
+            request.last_token = iteration
+            if request.generated < request.target_tokens:
+                self.decodes.join(request)
+            else:
+                request.state = Request.FINISHING
+                finishing.append(request)
+
+    def _admit(self, request: Request, iteration: int) -> None:
+        view = self.view
+        self.waiting.remove(request)
+        view.running[request] = None
+        view.prefilling[request] = None
+        request.state = Request.PREFILLING
+        request.reserved_blocks = -(-self.policy.reserve_tokens(request) // self._block_size)
+        view.free_blocks -= request.reserved_blocks
+        if request.first_scheduled < 0:
+            request.first_scheduled = iteration
+
+    def _refuse_chunk(self, request: Request, tokens: int, left: int) -> None:
+        if request.state != Request.PREFILLING:
+            raise PolicyError(f"{self._name} gave {request!r} a prefill chunk, but its prompt is complete")
+        raise PolicyError(f"{self._name} gave {request!r} {tokens} tokens; it has {left} left")
+
+    def _preempt(self, request: Request) -> None:
+        """Recompute: the KV cache goes, generated tokens stay and are prefilled again with the prompt."""
+        if request.state in (Request.WAITING, Request.ENDED):
+            raise PolicyError(f"{self._name} preempts {request!r}, which is not running")
+        if request.state == Request.DECODING:
+            self._leave_cohort(request)
+        finishing = request.state == Request.FINISHING
+        self._release(request)
+        self.preemptions += 1
+        request.preemptions += 1
+        request.computed = 0
+        request.reserved_blocks = 0
+        if finishing:  # its last token is under way and needs no further memory
+            return
+        request.state = Request.WAITING
+        if self._give_up and -(-request.known // self._block_size) > self.view.total_blocks:
+            self._end(request, STALLED, f"grew to {request.known} tokens, more than the whole KV cache holds")
+        else:
+            self.waiting.put_back(request)
+
+    def _leave_cohort(self, request: Request) -> None:
+        self.decodes.leave(request)
+        self._close_stay(request)
+
+    def _close_stay(self, request: Request) -> None:
+        ticks = self.decodes.clock - request.start_clock
+        if ticks:
+            self.log.stays.extend((request.index, request.start_clock, ticks, request.last_token))
+            request.last_token = self._last_tick
+
+    def _release(self, request: Request) -> None:
+        view = self.view
+        view.free_blocks += max(request.reserved_blocks, -(-request.computed // self._block_size))
+        self.kv_tokens -= request.computed
+        del view.running[request]
+        view.prefilling.pop(request, None)
+        request.state = Request.ENDED
+
+    def _end(self, request: Request, status: int, reason: str | None = None) -> None:
+        if reason is not None:
+            self.reasons[request.index] = reason
+        request.state = Request.ENDED
+        self.log.requests.extend(
+            (
+                request.index,
+                request.first_scheduled,
+                request.first_token,
+                request.last_token,
+                request.generated,
+                request.preemptions,
+                status,
+            )
+        )
