@@ -26,14 +26,13 @@ class Orca(PolicyBase):
     def reserve_tokens(self, request: Request) -> int:
         """Slots for the longest sequence the request may become."""
         if self.reservation == "request":
-            return request.prompt_tokens + request.output_tokens
+            return request.prompt_tokens + request.target_tokens
         return self.max_model_len
 
-    def rejects(self, request: Request, view: View) -> str | None:
-        """Over the model's length or the whole cache."""
-        if request.prompt_tokens > self.max_model_len:
-            return f"prompt of {request.prompt_tokens} tokens, max_model_len {self.max_model_len}"
-        return super().rejects(request, view)
+    @property
+    def model_length(self) -> int | None:
+        """No sequence outgrows what is reserved for it."""
+        return self.max_model_len
 
     def plan(self, view: View) -> Batch | None:
         """All decodes, and waiting prompts in order up to the first that does not fit; O(admitted)."""

@@ -4,9 +4,11 @@
 Every iteration runs all decodes and fills the rest with prompt chunks. SARATHI takes one chunk of a fixed size, cut so
 that chunk and decodes together fill whole matrix tiles; Sarathi-Serve spends a token budget on any number of prompts.
 Memory as in Sarathi-Serve's block manager: the whole prompt's blocks at admission, 1 % of the pool kept free at
-admission, one more block when a decode fills its last, the last running request preempted when none is left.
+admission, one more block when a decode fills its last, the last running request preempted when none is left. Unlike
+there, a preempted request keeps its generated tokens (vLLM's recompute) and a step that preempts admits nobody.
 """
 
+from collections import deque
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -40,8 +42,8 @@ class Sarathi(PolicyBase):
         preempted: list[Request] = []
         decodes: list[Request] | None = None
         decoding, free = view.decodes.count, view.free_blocks
-        if view.free_blocks < decoding:
-            # A decode asks for a free block even if it would not take one, so the exact rule needs the walk.
+        if decoding and free <= view.decode_blocks:
+            # A decode asks for a free block even if it would not take one, so who comes when matters.
             decodes, preempted, free = self._make_room(view)
             decoding = len(decodes)
         else:
@@ -66,8 +68,8 @@ class Sarathi(PolicyBase):
             if tokens > 0:
                 chunks.append((request, tokens))
                 spent += tokens
-        running = len(view.running) - len(preempted)
-        for request in view.waiting:
+        running = len(view.running)
+        for request in view.waiting if not preempted else ():
             blocks = -(-request.known // view.block_size)
             if running >= self.max_num_seqs or free - blocks < self._watermark(view):
                 break
@@ -95,12 +97,12 @@ class Sarathi(PolicyBase):
 
     def _make_room(self, view: View) -> tuple[list[Request], list[Request], int]:
         """Decodes in order of arrival, each with a free block in sight; the last running is preempted for it."""
-        queue = sorted(view.running, key=lambda request: (request.arrival_ns, request.index))
+        queue = deque(sorted(view.running, key=lambda request: (request.arrival_ns, request.index)))
         free = view.free_blocks
         decodes: list[Request] = []
         preempted: list[Request] = []
         while queue:
-            request = queue.pop(0)
+            request = queue.popleft()
             if request.state != Request.DECODING:
                 continue
             while free <= 0:

@@ -74,6 +74,12 @@ class Vllm(PolicyBase):
         """Generation ends when prompt and output together reach it."""
         return self.max_model_len
 
+    def rejects(self, request: Request, view: View) -> str | None:
+        """Besides what can never fit: a prompt that leaves no room for an output token."""
+        if request.prompt_tokens == self.max_model_len:
+            return f"prompt of {request.prompt_tokens} tokens leaves no room for output, max_model_len {self.max_model_len}"
+        return super().rejects(request, view)
+
     def plan(self, view: View) -> Batch | None:
         """The next step. O(prefilling + admitted) unless memory or budget is short of what the decodes need."""
         decoding = view.decodes.count

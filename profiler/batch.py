@@ -1,9 +1,9 @@
 """The four arrays that an engine builds for one step of a paged, variable-length batch.
 
-A step runs some tokens of several requests at once: one token of each decode, a chunk of each prompt. Their queries
-lie end to end; their keys and values lie in pages of the KV cache. The kernels learn what belongs together from
-`cu_seqlens_q`, `cu_seqlens_k`, `block_table` and `slot_mapping`, built here and nowhere else (vLLM builds the same
-in `v1/worker/gpu_model_runner.py`). Plain numpy: no torch, no GPU.
+A step runs some tokens of several requests at once: one token of each decode, a chunk of each prompt. Their
+queries lie end to end; their keys and values lie in pages of the KV cache. The kernels learn what belongs
+together from `cu_seqlens_q`, `cu_seqlens_k`, `block_table` and `slot_mapping`, built here and nowhere else
+(vLLM builds the same in `v1/worker/gpu_model_runner.py`). Plain numpy: no torch, no GPU.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,8 @@ Int64 = NDArray[np.int64]
 class Scheduled:
     """One request's share of a step: `context` tokens are cached already, the `new` ones are computed now.
 
-    `emits`: its last position yields a token, which is so for a decode and for the last chunk of a prompt only.
+    `emits`: its last position yields a token, which is so for a decode and for the last chunk of a prompt
+    only.
     """
 
     context: int
@@ -43,7 +44,7 @@ def decode(context_after: int) -> Scheduled:
 
 
 def chunk(context: int, new: int, prompt_tokens: int) -> Scheduled:
-    """`new` tokens of a prompt of `prompt_tokens` after `context` of them; emits a token if the prompt ends here."""
+    """`new` tokens of a prompt of `prompt_tokens` after `context`; emits a token if the prompt ends here."""
     if context + new > prompt_tokens:
         raise ValueError(f"{context} + {new} tokens of a prompt of {prompt_tokens}")
     return Scheduled(context, new, emits=context + new == prompt_tokens)
@@ -55,7 +56,7 @@ def pages_of(scheduled: Sequence[Scheduled], page_size: int) -> list[int]:
 
 
 def share_pages(scheduled: Sequence[Scheduled], page_size: int, free_pages: Sequence[int]) -> list[list[int]]:
-    """Hand `free_pages` out in their order, to each request as many as it needs. ValueError if they run out."""
+    """Hand `free_pages` out in order, to each request as many as it needs. ValueError if they run out."""
     counts = pages_of(scheduled, page_size)
     if sum(counts) > len(free_pages):
         raise ValueError(f"the batch needs {sum(counts)} pages; {len(free_pages)} are free")
@@ -64,7 +65,7 @@ def share_pages(scheduled: Sequence[Scheduled], page_size: int, free_pages: Sequ
 
 
 def table_of(pages: Sequence[Sequence[int]]) -> Int32:
-    """`block_table`, shape (sequences, most pages of one): row i names request i's pages in order, padded with 0."""
+    """`block_table`, (sequences, most pages of one): row i is request i's pages in order, padded with 0."""
     table = np.zeros((len(pages), max(len(own) for own in pages)), np.int32)
     for row, own in zip(table, pages, strict=True):
         row[: len(own)] = own
@@ -75,9 +76,10 @@ def table_of(pages: Sequence[Sequence[int]]) -> Int32:
 class VarlenBatch:
     """A step's arrays.
 
-    `cu_seqlens_q`, int32 (sequences + 1): where each request's queries start. `cu_seqlens_k`, the same for the KV
-    entries attended to. `block_table`, int32 (sequences, pages). `slot_mapping`, int64 (tokens): page * page_size +
-    place, where each new token's key and value are written. `positions`, int64 (tokens): for the rotary embedding.
+    `cu_seqlens_q`, int32 (sequences + 1): where each request's queries start. `cu_seqlens_k`, the same for
+    the KV entries attended to. `block_table`, int32 (sequences, pages). `slot_mapping`, int64 (tokens): page
+    * page_size + place, where each new token's key and value are written. `positions`, int64 (tokens): for
+    the rotary embedding.
     """
 
     scheduled: tuple[Scheduled, ...]
@@ -145,7 +147,7 @@ class VarlenBatch:
 
     @property
     def emitting(self) -> list[int]:
-        """Requests that emit a token in this step, by place in the batch: decodes and prompts that end in it."""
+        """Places of the requests that emit a token in this step: decodes and prompts that end in it."""
         return [place for place, one in enumerate(self.scheduled) if one.emits]
 
 

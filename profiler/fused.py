@@ -1,7 +1,7 @@
 """The elementwise work between a layer's matrix products, in plain torch, and the choice of Triton on a GPU.
 
-`TorchFused` defines what is right. On a GPU the Triton kernels of `profiler.kernels` are used, after `check_fused`
-has compared the two on random inputs.
+`TorchFused` defines what is right. On a GPU the Triton kernels of `profiler.kernels` are used, after
+`check_fused` has compared the two on random inputs.
 """
 
 from importlib.util import find_spec
@@ -25,10 +25,10 @@ class Fused(Protocol):
     def rotary_(
         self, qkv: "torch.Tensor", heads: int, cos_sin: "torch.Tensor", positions: "torch.Tensor"
     ) -> None:
-        """Rotate, in place, the first `heads` heads of each row of `qkv` (the queries and keys, not the values).
+        """Rotate in place the first `heads` heads of each row of `qkv`: queries and keys, not values.
 
-        `cos_sin`, float32 (positions, head_dim), is a row of `rotary_table`. The halves of a head form the pairs
-        (the NeoX form that Llama uses).
+        `cos_sin`, float32 (positions, head_dim), is a row of `rotary_table`. The halves of a head form the
+        pairs (the NeoX form that Llama uses).
         """
         ...
 
@@ -66,11 +66,12 @@ class TorchFused:
         self, qkv: "torch.Tensor", heads: int, cos_sin: "torch.Tensor", positions: "torch.Tensor"
     ) -> None:
         half = cos_sin.shape[1] // 2
-        cos, sin = cos_sin[positions].unsqueeze(1).split(half, dim=-1)
-        rotated = qkv[:, : heads * 2 * half].view(-1, heads, 2, half)
-        left, right = rotated.float().unbind(2)
-        rotated[:, :, 0] = (left * cos - right * sin).to(qkv.dtype)
-        rotated[:, :, 1] = (right * cos + left * sin).to(qkv.dtype)
+        cos, sin = cos_sin[positions].unsqueeze(1).chunk(2, dim=-1)
+        halves = qkv[:, : heads * 2 * half].view(-1, heads, 2, half)
+        left, right = halves.float().unbind(2)
+        rotated = left * cos - right * sin, right * cos + left * sin
+        for place, values in enumerate(rotated):  # only now: in float32, left and right are `qkv` itself
+            halves[:, :, place] = values.to(qkv.dtype)
 
     def write_kv_(
         self,
@@ -134,7 +135,10 @@ def check_fused(fused: Fused, device: str, dtype: "torch.dtype") -> float:
     table = rotary_table(512, head_dim, device)
     results = []
     for functions in (fused, plain):
-        rows, caches = qkv.clone(), [torch.zeros(6, 16, kv_heads, head_dim, device=device, dtype=dtype) for _ in "kv"]
+        rows, caches = (
+            qkv.clone(),
+            [torch.zeros(6, 16, kv_heads, head_dim, device=device, dtype=dtype) for _ in "kv"],
+        )
         functions.rotary_(rows, query_heads + kv_heads, table, positions)
         functions.write_kv_(rows, caches[0], caches[1], slots)
         normed = functions.add_rms_norm(x, residual, weight)

@@ -1,8 +1,8 @@
 """The fused elementwise work of a layer as four small Triton kernels, one launch each, as engines launch it.
 
-Each reads its inputs once and writes its outputs once; sums and rotations are done in float32. `profiler.fused` has
-the same functions in plain torch, against which these are checked before anything is timed. Importing this module
-needs Triton and is left to `profiler.fused`.
+Each reads its inputs once and writes its outputs once; sums and rotations are done in float32.
+`profiler.fused` has the same functions in plain torch, against which these are checked before anything is
+timed. Importing this module needs Triton and is left to `profiler.fused`.
 """
 
 from typing import Any
@@ -12,6 +12,9 @@ import triton
 import triton.language as tl
 
 _COLUMNS = 1024
+
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
+# (a Triton kernel's parameters are pointers, which Python's types cannot tell)
 
 
 @triton.jit
@@ -29,8 +32,8 @@ def _add_rms_norm(x, residual, weight, normed, summed, eps, WIDTH: tl.constexpr,
 
 @triton.jit
 def _rotary(
-    qkv, cos_sin, positions, ROW: tl.constexpr, HEADS: tl.constexpr, HALF: tl.constexpr, HEAD_BLOCK: tl.constexpr,
-    HALF_BLOCK: tl.constexpr,
+    qkv, cos_sin, positions, ROW: tl.constexpr, HEADS: tl.constexpr, HALF: tl.constexpr,
+    HEAD_BLOCK: tl.constexpr, HALF_BLOCK: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0).to(tl.int64)
     position = tl.load(positions + token)
@@ -49,7 +52,8 @@ def _rotary(
 
 @triton.jit
 def _write_kv(
-    qkv, key_cache, value_cache, slots, ROW: tl.constexpr, KEY: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr
+    qkv, key_cache, value_cache, slots, ROW: tl.constexpr, KEY: tl.constexpr, WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     token = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots + token)
@@ -67,11 +71,13 @@ def _silu_mul(gate_up, out, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     inside = columns < WIDTH
     gate = tl.load(gate_up + row * (2 * WIDTH) + columns, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(gate_up + row * (2 * WIDTH) + WIDTH + columns, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + row * WIDTH + columns, (gate * tl.sigmoid(gate) * up).to(out.dtype.element_ty), mask=inside)
+    tl.store(
+        out + row * WIDTH + columns, (gate * tl.sigmoid(gate) * up).to(out.dtype.element_ty), mask=inside
+    )
 
 
 class TritonFused:
-    """The functions of `profiler.fused.TorchFused`, same contracts, one kernel each; contiguous CUDA tensors."""
+    """The functions of `profiler.fused.TorchFused`, one kernel each, on contiguous CUDA tensors."""
 
     name = "triton"
 

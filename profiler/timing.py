@@ -1,11 +1,11 @@
 """How long one call of an operator takes on the device, as it would inside a captured forward pass.
 
-On a GPU some calls in a row are captured into a CUDA graph, which takes the host's launch time out, and the graph's
-replays are timed with CUDA events. The calls of one graph use different weights or KV pages, together several times
-the L2 cache, because a forward pass meets each layer's weights and cache cold. Replays are queued without waiting,
-so the GPU never idles between the warm-up, which lasts a set time, and the last replay.
-One sample is a replay's time divided by its calls; the result is their median with the 10 % and 90 % quantiles.
-On a CPU the same calls are timed with the host's clock.
+On a GPU some calls in a row are captured into a CUDA graph, which takes the host's launch time out, and the
+graph's replays are timed with CUDA events. The calls of one graph use different weights or KV pages, together
+several times the L2 cache, because a forward pass meets each layer's weights and cache cold. Replays are
+queued without waiting, so the GPU never idles between the warm-up, which lasts a set time, and the last
+replay. One sample is a replay's time divided by its calls; the result is their median with the 10 % and 90 %
+quantiles. On a CPU the same calls are timed with the host's clock.
 """
 
 import time
@@ -47,7 +47,7 @@ class Timer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How long to warm up and to measure; a point whose spread exceeds `noisy_spread` is measured once more."""
+    """How long to warm up and measure; a point with a spread over `noisy_spread` is measured once more."""
 
     warmup_ms: float = 40.0
     measure_ms: float = 80.0
@@ -104,10 +104,16 @@ class CpuTimer:
         return (time.perf_counter_ns() - start_ns) / 1e6
 
 
+def _event() -> "torch.cuda.Event":
+    import torch
+
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+
 def _new_stream() -> Any:
     import torch
 
-    return torch.cuda.Stream()
+    return torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,19 +135,14 @@ class CudaTimer:
             in_graph = self._calls_in_graph(len(calls), self._eager_us(calls))
             graph = self._capture(calls, in_graph)
             once_ms = self._replay_ms(graph, 2)[-1]
-            timing = _steadier(lambda: self._measure(graph, in_graph, once_ms), self.effort.noisy_spread)
-            self.stream.synchronize()
-        del graph  # gives its private memory back before the next point allocates
-        return timing
+            return _steadier(lambda: self._measure(graph, in_graph, once_ms), self.effort.noisy_spread)
 
     def _eager_us(self, calls: Sequence[Call]) -> float:
-        """Time of a call launched from Python, the second time round: compilation and handles are then paid."""
-        import torch
-
+        """Time of a call launched from Python, the second time round, after compilation."""
         some = calls[:8]
         for call in some:
             call()
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start, end = _event(), _event()
         start.record()
         for call in some:
             call()
@@ -150,7 +151,7 @@ class CudaTimer:
         return float(start.elapsed_time(end)) * 1e3 / len(some)
 
     def _calls_in_graph(self, distinct: int, eager_us: float) -> int:
-        """Enough that a graph's start, some microseconds, does not show; whole rounds over the distinct calls."""
+        """Enough that a graph's start, some microseconds, does not show; whole rounds over `distinct`."""
         wanted = int(np.ceil(self.effort.graph_us / max(eager_us, 1e-3)))
         rounds = -(-min(wanted, self.effort.most_calls) // distinct)
         return distinct * rounds
@@ -173,10 +174,7 @@ class CudaTimer:
 
     def _replay_ms(self, graph: "torch.cuda.CUDAGraph", repeats: int) -> list[float]:
         """Milliseconds of each of `repeats` replays, queued behind whatever is running."""
-        import torch
-
-        starts = [torch.cuda.Event(enable_timing=True) for _ in range(repeats)]
-        ends = [torch.cuda.Event(enable_timing=True) for _ in range(repeats)]
+        starts, ends = [_event() for _ in range(repeats)], [_event() for _ in range(repeats)]
         for start, end in zip(starts, ends, strict=True):
             start.record()
             graph.replay()

@@ -22,7 +22,8 @@ class Request:
 
     Counts are tokens. `known` = prompt + generated tokens; `computed` = tokens whose KV entries exist. While the
     request decodes these two are not updated (that would touch every decode in every iteration): ask
-    `View.context_tokens`. `generated` likewise holds the count at the last change of state.
+    `View.context_tokens`. `generated` likewise holds the count at the last change of state. `target_tokens` is the
+    output that will be generated: `output_tokens`, or less where the model's longest sequence cuts it.
     """
 
     __slots__ = (
@@ -207,7 +208,7 @@ class PolicyBase:
     def rejects(self, request: Request, view: View) -> str | None:
         """Why `request` can never run, or None."""
         length = self.model_length
-        if length is not None and request.prompt_tokens >= length:
+        if length is not None and request.prompt_tokens > length:
             return f"prompt of {request.prompt_tokens} tokens, max_model_len {length}"
         needed = -(-max(request.prompt_tokens, self.reserve_tokens(request)) // view.block_size)
         if needed > view.total_blocks:

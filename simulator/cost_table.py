@@ -31,7 +31,15 @@ from simulator.validation import parse
 SCHEMA = 1
 TOKEN_OPERATORS = ("qkv_proj", "o_proj", "mlp", "elementwise", "embedding")
 OPERATORS = (*TOKEN_OPERATORS, "lm_head", "attention")
-PLACE_COLUMNS = ("tokens", "sequences", "prefills", "prefill_tokens", "prefill_context", "decodes", "decode_context")
+PLACE_COLUMNS = (
+    "tokens",
+    "sequences",
+    "prefills",
+    "prefill_tokens",
+    "prefill_context",
+    "decodes",
+    "decode_context",
+)
 TIME_COLUMNS = ("time_us", "p10_us", "p90_us")
 COLUMNS = ("operator", *PLACE_COLUMNS, *TIME_COLUMNS, "repeats", "sm_mhz")
 
@@ -123,7 +131,9 @@ def read_table(path: Path, name: str | None = None) -> CostTable:
 def read_metadata(path: Path) -> TableMetadata:
     """The sidecar of a table. Raises InputError."""
     if not path.is_file():
-        raise InputError("the sidecar of the cost table is missing; it says which GPU and model were timed", path=path)
+        raise InputError(
+            "the sidecar of the cost table is missing; it says which GPU and model were timed", path=path
+        )
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (ValueError, yaml.YAMLError) as error:
@@ -140,7 +150,9 @@ def read_metadata(path: Path) -> TableMetadata:
 def _check_rows(rows: pd.DataFrame, path: Path) -> None:
     for column in COLUMNS:
         if column not in rows.columns and column not in ("repeats", "sm_mhz"):
-            raise InputError(f"column missing; {nearest(column, map(str, rows.columns), 'columns')}", path=path, key=column)
+            raise InputError(
+                f"column missing; {nearest(column, map(str, rows.columns), 'columns')}", path=path, key=column
+            )
     if rows.empty:
         raise InputError("no rows", path=path)
     unknown = ~rows["operator"].isin(OPERATORS)
@@ -154,7 +166,9 @@ def _check_rows(rows: pd.DataFrame, path: Path) -> None:
         bad = ~np.isfinite(values) | (values < 0) | ((values == 0) & (column == "time_us"))
         if bad.any():
             line = int(np.flatnonzero(bad)[0])
-            raise InputError(f"not a measurement: {rows[column].iloc[line]!r}", path=path, line=line + 2, key=column)
+            raise InputError(
+                f"not a measurement: {rows[column].iloc[line]!r}", path=path, line=line + 2, key=column
+            )
 
 
 def table_names() -> dict[str, Path]:
@@ -182,3 +196,9 @@ def find_table(name_or_path: str, beside: Path | None = None) -> CostTable:
         return read_table(path if path.suffix == ".csv" else path.with_suffix(".csv"))
     hint = nearest(name_or_path, named, "tables")
     raise InputError(f'no cost table "{name_or_path}"; {hint}, or the path of a CSV', key="costs")
+
+
+def load_gpu(name: str) -> Gpu:
+    """Facts of a GPU from `profiler/gpus/NAME.yaml`."""
+    path = next(path for path in bundled_files("profiler", "gpus", "*.yaml") if path.stem == name)
+    return parse(Gpu, yaml.safe_load(path.read_text(encoding="utf-8")), path=path)

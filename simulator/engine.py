@@ -38,7 +38,12 @@ class Engine:
     def serve(self, on_step: Callable[[Scheduler], None] | None = None) -> Generator[simpy.Event]:
         """The process. `on_step` is called after each completed step (progress bars)."""
         env, scheduler, depth = self.env, self.scheduler, self.steps_in_flight
-        schedule, record, complete, timeout = scheduler.schedule, scheduler.record, scheduler.complete, env.timeout
+        schedule, record, complete, timeout = (
+            scheduler.schedule,
+            scheduler.record,
+            scheduler.complete,
+            env.timeout,
+        )
         flying: deque[tuple[int, Step]] = deque()
         gpu_free_ns = 0
         while True:
@@ -63,8 +68,11 @@ class Engine:
                     scheduler.stall("the policy schedules nothing although no other request will come")
                 return
             else:
+                idle_from_ns, held_up = int(env.now), scheduler.unfinished > 0
                 self._idle = simpy.Event(env)
                 yield self._idle
+                if held_up:
+                    scheduler.bubble_ns += int(env.now) - idle_from_ns
 
     def _wake(self) -> None:
         if self._idle is not None:

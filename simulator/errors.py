@@ -1,8 +1,10 @@
 """The user's mistakes: one clear sentence with file, line, key and the nearest valid value, exit status 2."""
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from pathlib import Path
+from typing import NoReturn
 
 
 class InputError(Exception):
@@ -30,3 +32,16 @@ def nearest(name: str, valid: Iterable[str], noun: str = "known") -> str:
     if not close:  # typing slips in case are as common as in letters
         close = [known for known in names if known.lower() == name.lower()]
     return f'did you mean "{close[0]}"? {listed}' if close else listed
+
+
+def run_command(command: Callable[..., object], name: str) -> NoReturn:
+    """Run a click command as a console script: InputError is one line on standard error and exit status 2."""
+    try:
+        command(prog_name=name)
+    except InputError as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print(f"{name}: interrupted", file=sys.stderr)
+        sys.exit(130)
+    sys.exit(0)

@@ -30,7 +30,15 @@ ITERATION_COLUMNS = (
 )
 STAY_COLUMNS = ("request", "first_tick", "ticks", "previous")
 EMISSION_COLUMNS = ("request", "iteration", "previous")
-REQUEST_COLUMNS = ("request", "first_scheduled", "first_token", "last_token", "generated", "preemptions", "status")
+REQUEST_COLUMNS = (
+    "request",
+    "first_scheduled",
+    "first_token",
+    "last_token",
+    "generated",
+    "preemptions",
+    "status",
+)
 
 
 class RunLog:
@@ -45,7 +53,8 @@ class RunLog:
 
 @dataclass(frozen=True)
 class LoggedRun:
-    """The log as numpy columns by name (int64), and the reasons of requests that could not run."""
+    """The log as numpy columns by name (int64), the reasons of requests that could not run, the blocks that could be
+    handed out, and the time the GPU idled although requests were in the system."""
 
     iterations: dict[str, NDArray[np.int64]]
     stays: dict[str, NDArray[np.int64]]
@@ -53,9 +62,14 @@ class LoggedRun:
     requests: dict[str, NDArray[np.int64]]
     reasons: dict[int, str]
     total_blocks: int
+    bubble_ns: int
 
 
 def as_columns(rows: array[int], names: tuple[str, ...]) -> dict[str, NDArray[np.int64]]:
     """The flat rows as one int64 view a column."""
-    table = np.frombuffer(rows, dtype=np.int64).reshape(-1, len(names)) if rows else np.empty((0, len(names)), np.int64)
+    table = (
+        np.frombuffer(rows, dtype=np.int64).reshape(-1, len(names))
+        if rows
+        else np.empty((0, len(names)), np.int64)
+    )
     return {name: table[:, column] for column, name in enumerate(names)}

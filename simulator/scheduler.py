@@ -34,7 +34,13 @@ class Step:
     __slots__ = ("duration_ns", "finishing", "iteration", "num_decodes", "num_prefills", "prefill_tokens")
 
     def __init__(
-        self, iteration: int, duration_ns: int, decodes: int, prefills: int, tokens: int, finishing: Sequence[Request]
+        self,
+        iteration: int,
+        duration_ns: int,
+        decodes: int,
+        prefills: int,
+        tokens: int,
+        finishing: Sequence[Request],
     ) -> None:
         self.iteration = iteration
         self.duration_ns = duration_ns
@@ -74,9 +80,13 @@ class Scheduler:
         self.kv_tokens = 0
         self.iterations = 0
         self.preemptions = 0
+        self.bubble_ns = 0
         self.log = RunLog()
         self.reasons: dict[int, str] = {}
         self._last_tick = -1
+        self._arrived = 0
+        self._fruitless: set[object] = set()
+        self._fruitless_since: object = None
 
     def arrive(self, request: Request) -> None:
         """Put a request in the waiting queue, or reject it if it can never run."""
@@ -84,6 +94,7 @@ class Scheduler:
         if length is not None and request.prompt_tokens + request.output_tokens > length:
             request.target_tokens = max(1, length - request.prompt_tokens)
         reason = self.policy.rejects(request, self.view) if self._give_up else None
+        self._arrived += 1
         if reason is None:
             self.waiting.append(request)
         else:
@@ -128,8 +139,17 @@ class Scheduler:
             raise PolicyError(f"{self._name} planned {-view.free_blocks} KV-cache blocks more than were free")
         if not decoding and not priced and not batch.preempted:
             raise PolicyError(f"{self._name} returned an empty batch; return None to schedule nothing")
+        if batch.preempted and self._give_up:
+            self._break_livelock(batch.preempted[-1])
         self.iterations = iteration + 1
-        return Step(iteration, self._step_ns(decoding, context, priced), decoding, len(priced), prefill_tokens, finishing)
+        return Step(
+            iteration,
+            self._step_ns(decoding, context, priced),
+            decoding,
+            len(priced),
+            prefill_tokens,
+            finishing,
+        )
 
     def record(self, step: Step, start_ns: int, end_ns: int) -> None:
         """Log the step that was just scheduled; queue lengths and memory are those of now."""
@@ -167,6 +187,11 @@ class Scheduler:
             self._end(request, STALLED, reason)
 
     @property
+    def ended(self) -> int:
+        """Requests that have finished, were rejected or stalled."""
+        return len(self.log.requests) // len(REQUEST_COLUMNS)
+
+    @property
     def unfinished(self) -> int:
         """Requests that wait or run."""
         return len(self.waiting) + len(self.view.running)
@@ -181,6 +206,7 @@ class Scheduler:
             as_columns(log.requests, REQUEST_COLUMNS),
             self.reasons,
             self.view.total_blocks,
+            self.bubble_ns,
         )
 
     @property
@@ -263,6 +289,28 @@ class Scheduler:
             self._end(request, STALLED, f"grew to {request.known} tokens, more than the whole KV cache holds")
         else:
             self.waiting.put_back(request)
+
+    def _break_livelock(self, preempted: Request) -> None:
+        """Stall `preempted` if requests take memory from each other without end.
+
+        Between two tokens and arrivals the schedule is a function of who runs with how many computed tokens and who
+        waits: should that state return, no token will ever come. O(n), in preempting steps only.
+        """
+        since = (len(self.log.emissions), self.decodes.clock, self._arrived)
+        if since != self._fruitless_since:
+            self._fruitless_since = since
+            self._fruitless.clear()
+        running = tuple((request.index, request.computed) for request in self.view.running)
+        state = (running, tuple(request.index for request in self.waiting))
+        if state not in self._fruitless:
+            self._fruitless.add(state)
+        elif preempted.state == Request.WAITING:
+            self.waiting.remove(preempted)
+            self._end(
+                preempted,
+                STALLED,
+                "requests preempt each other without end: the KV cache cannot hold them together",
+            )
 
     def _leave_cohort(self, request: Request) -> None:
         self.decodes.leave(request)

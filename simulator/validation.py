@@ -18,26 +18,31 @@ T = TypeVar("T")
 
 
 @cache
-def _adapters(kind: type[Any]) -> dict[str, "TypeAdapter[Any] | type[Any]"]:
+def _adapters(kind: Callable[..., Any]) -> dict[str, "TypeAdapter[Any] | type[Any]"]:
     """A checker for each field of `kind`; the class itself where a field is a dataclass."""
-    hints = get_type_hints(kind, include_extras=True)
-    return {field.name: _adapter(hints[field.name]) for field in fields(kind) if field.init}
+    dataclass = cast(type[Any], kind)
+    hints = get_type_hints(dataclass, include_extras=True)
+    return {field.name: _adapter(hints[field.name]) for field in fields(dataclass) if field.init}
 
 
 def _adapter(hint: Any) -> "TypeAdapter[Any] | type[Any]":
     return hint if is_dataclass(hint) else TypeAdapter(hint, config=ConfigDict(strict=True))  # type: ignore[return-value]
 
 
-def parse(kind: Callable[..., T], raw: Mapping[str, Any], *, path: str | Path | None = None, prefix: str = "") -> T:
+def parse(
+    kind: Callable[..., T], raw: Mapping[str, Any], *, path: str | Path | None = None, prefix: str = ""
+) -> T:
     """`raw` as a `kind` (a frozen dataclass); `path` and `prefix` go in front of the key in messages.
 
     Raises InputError for an unknown or missing key, a value of the wrong type or out of bounds, and a ValueError
     that the dataclass raises itself (a rule over several fields).
     """
-    adapters = _adapters(cast(type[Any], kind))
+    adapters = _adapters(kind)
     for key in raw:
         if key not in adapters:
-            raise InputError(f"unknown key; {nearest(str(key), adapters, 'keys')}", path=path, key=f"{prefix}{key}")
+            raise InputError(
+                f"unknown key; {nearest(str(key), adapters, 'keys')}", path=path, key=f"{prefix}{key}"
+            )
     values = {}
     for key, value in raw.items():
         adapter = adapters[key]
@@ -51,7 +56,9 @@ def parse(kind: Callable[..., T], raw: Mapping[str, Any], *, path: str | Path | 
         except ValidationError as error:
             message = error.errors()[0]["msg"].replace("Input should be", "should be")
             raise InputError(f"{message}, not {value!r}", path=path, key=f"{prefix}{key}") from None
-    required = [field.name for field in fields(cast(type[Any], kind)) if field.init and _has_no_default(field)]
+    required = [
+        field.name for field in fields(cast(type[Any], kind)) if field.init and _has_no_default(field)
+    ]
     for key in required:
         if key not in values:
             raise InputError("missing", path=path, key=f"{prefix}{key}")

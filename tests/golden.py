@@ -12,6 +12,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from policies.orca import Orca
+from policies.sarathi import Sarathi
 from policies.vllm import Vllm
 from simulator.core import Batch, Policy, Request, View
 from simulator.costs import LinearCosts
@@ -54,6 +56,10 @@ def policy_of(header: Record) -> Policy | None:
             async_scheduling=False,
             max_model_len=config["max_model_len"],
         )
+    if header["engine"] == "sarathi-serve" and config["scheduler"] == "sarathi":
+        return Sarathi(config["chunk_size"], config["max_num_seqs"], tile_size=0, max_prefills_per_batch=0)
+    if header["engine"] == "sarathi-serve" and config["scheduler"] == "orca":
+        return Orca(config["max_num_seqs"], "max_model_len", config["max_model_len"])
     return None
 
 
@@ -62,8 +68,11 @@ class Replay:
 
     def __init__(self, header: Record, requests: list[Record], policy: Policy) -> None:
         config, times = header["config"], header["time_model"]
+        self.prefills_first = header["engine"] == "sarathi-serve"
         costs = LinearCosts(
-            fixed_ns=times["a_ns"], per_token_ns=times["b_ns_per_token"], per_context_token_ns=times["c_ns_per_ctx_token"]
+            fixed_ns=times["a_ns"],
+            per_token_ns=times["b_ns_per_token"],
+            per_context_token_ns=times["c_ns_per_ctx_token"],
         )
         self.costs = costs
         self.scheduler = Scheduler(
@@ -102,6 +111,9 @@ class Replay:
         tokens.update(batch.chunks)
         admitted = [request for request, _ in batch.chunks if request in waited]
         lined_up = [request for request in order if request in tokens and request not in admitted] + admitted
+        if self.prefills_first:
+            chunked = [request for request, _ in batch.chunks]
+            lined_up = chunked + sorted((r for r in tokens if r not in chunked), key=lambda r: r.index)
         context = sum(kv_before.get(r, 0) * (r not in admitted) + tokens[r] for r in lined_up)
         record = {
             "t": self.now,
@@ -157,7 +169,11 @@ def main(paths: list[str]) -> int:
             policy = policy_of(header)
             counts["scenarios"] += 1
             counts["steps"] += len(steps)
-            wrong = "no policy covers this engine's configuration" if policy is None else replay(header, requests, steps, policy)
+            wrong = (
+                "no policy covers this engine's configuration"
+                if policy is None
+                else replay(header, requests, steps, policy)
+            )
             counts["different"] += wrong is not None
             print(f"{header['engine']} {header['name']}: {wrong or 'ok'}"[:400])
     print(f"{counts['scenarios']} scenarios, {counts['steps']} steps, {counts['different']} different")

@@ -1,7 +1,7 @@
 """Trace files of many origins become one `Trace`; the format is recognised by the file's first line.
 
-A format is one module of this package (a name without a leading underscore) that offers the names of `Format`;
-adding one is adding that file.
+A format is one module of this package (a name without a leading underscore) that offers the names of
+`Format`; adding one is adding that file.
 """
 
 from collections.abc import Sequence
@@ -24,9 +24,9 @@ __all__ = ["Format", "format_names", "formats", "read_trace"]
 class Format(Protocol):
     """What a module of this package offers to be a trace format.
 
-    `COLUMNS` are those of a CSV format, to say what is wrong with a header that is almost right; a format without
-    columns leaves it empty. `recognises` sees the first line that is not blank, without its line end; at most one
-    format may say yes to a line. `read` raises InputError for everything that is wrong with the file.
+    `COLUMNS` are those of a CSV format, to say what is wrong with a header that is almost right, else empty.
+    `recognises` sees the first line that is not blank, without its line end; at most one format may say yes
+    to a line. `read` raises InputError for everything that is wrong with the file.
     """
 
     NAME: str
@@ -55,7 +55,7 @@ def read_trace(path: Path, *, repair: bool = False) -> Trace:
 
     Raises InputError for whatever is wrong with the file. With `repair`, arrivals are sorted and rows that no
     engine could run (without tokens, negative, not finite) are dropped, each counted in `Trace.notes`; broken
-    syntax stays an error. A regular file takes about a second per million rows, any other several times that.
+    syntax stays an error. A regular file takes about a second per million rows, any other some ten seconds.
     """
     source = open_source(path)
     for known in formats():
@@ -89,6 +89,6 @@ def _likeness(head: str, known: Format) -> int:
     names = [name[:40].lower() for name in header_names(head)[:40]]  # a binary-like line may have thousands
 
     def near(column: Column) -> bool:
-        return any(SequenceMatcher(None, name, column.name.lower()).ratio() >= 0.6 for name in names)
+        return any(SequenceMatcher(None, name, column.name.lower()).ratio() >= 0.75 for name in names)
 
     return sum(near(column) for column in known.COLUMNS)

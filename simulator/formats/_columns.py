@@ -1,8 +1,8 @@
 """The kinds of column in a CSV trace: how one field is read, and how a whole clean column is read at once.
 
-`parse` is the rule: one field to one value, or a Fault that says what is wrong. `convert` reads a column as
-pandas tokenised it and must agree with `parse` on every field; it raises ValueError as soon as one field is not
-clean, and the file is then read field by field.
+`parse` is the rule: one field to one value, or a Fault that says what is wrong. `convert` takes a whole
+column, numbers as pandas parsed them or the fields as text, and must agree with `parse` on every field; it
+raises ValueError as soon as one is not clean, and the file is then read field by field.
 """
 
 import re
@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from simulator.trace import Ints
+from simulator.trace import Floats, Ints
 
 MAX_TOKENS = 10**9  # a longer prompt is a slip; sums over any trace still fit 64 bits
 _INT64_LIMIT = 2**63
@@ -28,7 +27,7 @@ _INFINITE = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE)
 
 
 class Fault(Exception):
-    """What is wrong with one field. `droppable` names the kind of rows that a repair drops; None: it never does."""
+    """What is wrong with one field; `droppable` names the kind of rows that a repair drops, or is None."""
 
     def __init__(self, message: str, droppable: str | None = None):
         super().__init__(f"{message}: remove the row, or pass --repair" if droppable else message)
@@ -43,9 +42,9 @@ def shown(field: str) -> str:
 
 def _number(field: str, unit: str) -> float:
     """The finite number in a stripped field."""
-    if _INFINITE.fullmatch(field):
-        raise Fault(f"{shown(field)} is not a finite number of {unit}", NOT_FINITE)
     if not _NUMBER.fullmatch(field):
+        if _INFINITE.fullmatch(field):
+            raise Fault(f"{shown(field)} is not a finite number of {unit}", NOT_FINITE)
         what = f"{shown(field)} is not a number" if field else "the field is empty"
         raise Fault(f"{what}; write a number of {unit}, such as 12")
     number = float(field)
@@ -56,9 +55,9 @@ def _number(field: str, unit: str) -> float:
 
 def _whole(field: str, unit: str, least: int) -> int:
     """The integer in a stripped field; 12.0 and 1e3 are integers."""
-    number = _number(field, unit)
     if _WHOLE.fullmatch(field):
         return int(field)
+    number = _number(field, unit)
     if number != np.floor(number):
         near = sorted({max(least, int(np.floor(number))), max(least, int(np.ceil(number)))})
         raise Fault(f"{shown(field)} is not a whole number of {unit}; write {' or '.join(map(str, near))}")
@@ -67,18 +66,18 @@ def _whole(field: str, unit: str, least: int) -> int:
 
 @dataclass(frozen=True)
 class Column:
-    """A column by name; an optional one may be absent from the header."""
+    """A column by name; an optional one may be absent from the header. `dtype` None: the fields are text."""
 
     name: str
     required: bool = True
-    dtype: ClassVar[Any] = object
+    dtype: ClassVar[type[np.generic] | None] = None
 
     def parse(self, field: str) -> Any:
         """The value of one field."""
         raise NotImplementedError
 
-    def convert(self, column: NDArray[Any]) -> Any:
-        """The values of a clean column; ValueError if any field is not clean."""
+    def convert(self, column: Any) -> Any:
+        """The values of a clean column, an array of `dtype` or a list of text; else ValueError."""
         raise NotImplementedError
 
     def pack(self, values: list[Any]) -> Any:
@@ -99,7 +98,7 @@ class Integers(Column):
             raise Fault(f"{shown(field)} does not fit 64 bits; write a smaller number")
         return value
 
-    def convert(self, column: NDArray[Any]) -> Ints:
+    def convert(self, column: Ints) -> Ints:
         return column
 
     def pack(self, values: list[Any]) -> Ints:
@@ -122,7 +121,7 @@ class Tokens(Integers):
             raise Fault(f"{value} tokens, and the most that is believed is {MAX_TOKENS}; correct it")
         return value
 
-    def convert(self, column: NDArray[Any]) -> Ints:
+    def convert(self, column: Ints) -> Ints:
         if len(column) and (column.min() < 1 or column.max() > MAX_TOKENS):
             raise ValueError
         return column
@@ -143,8 +142,8 @@ class Seconds(Column):
             )
         return value
 
-    def convert(self, column: NDArray[Any]) -> Ints:
-        nanoseconds: NDArray[np.float64] = np.rint(column * 1e9)
+    def convert(self, column: Floats) -> Ints:
+        nanoseconds: Floats = np.rint(column * 1e9)
         if not ((nanoseconds >= 0) & (nanoseconds < _INT64_LIMIT)).all() or (column < 0).any():
             raise ValueError
         return nanoseconds.astype(np.int64)
@@ -159,7 +158,7 @@ class Text(Column):
     def parse(self, field: str) -> str:
         return field.strip()
 
-    def convert(self, column: NDArray[Any]) -> tuple[Any, ...]:
+    def convert(self, column: list[str]) -> tuple[Any, ...]:
         try:
             return tuple(map(self.parse, column))
         except Fault as fault:
@@ -183,8 +182,11 @@ class Blocks(Text):
     """Space-separated integers, possibly none."""
 
     def parse(self, field: str) -> Any:
-        blocks = field.split()
-        for block in blocks:
-            if not _WHOLE.fullmatch(block):
-                raise Fault(f"{shown(block)} is not a block id; write whole numbers with spaces between")
-        return tuple(map(int, blocks))
+        try:
+            if "_" in field or not field.isascii():  # int() would read 1_000 and digits of any script
+                raise ValueError
+            return tuple(map(int, field.split()))
+        except ValueError as error:
+            raise Fault(
+                f"{shown(field)} is not block ids; write whole numbers with spaces between"
+            ) from error

@@ -1,4 +1,4 @@
-"""The rows of a CSV trace: read at once by pandas if nothing is unusual, else row by row to say what is wrong where.
+"""The rows of a CSV trace: read at once if nothing is unusual, else row by row to say what is wrong where.
 
 Both ways give the same table. The first is tried on text whose every line has the right number of unquoted
 fields, so that rows and lines correspond.
@@ -21,6 +21,11 @@ from simulator.formats._source import Source
 from simulator.trace import Ints
 
 _BLANK = "blank"
+_PANDAS = tuple(map(int, pd.__version__.split(".")[:2]))
+# Before 3.1 pandas' own float parser was off by the last bit in one number of ten.
+_EXACT: dict[str, Any] = {"float_precision": "round_trip"} if _PANDAS < (3, 1) else {}
+
+_BEGINS_NUMBER = np.isin(np.arange(256), list(b"0123456789+-."))
 
 csv.field_size_limit(2**31 - 1)  # by default 128 KiB, less than the block ids of a prompt of a million tokens
 
@@ -62,9 +67,8 @@ def check_header(source: Source, columns: Sequence[Column], format_name: str) ->
 
     for position, name in enumerate(names):
         if name not in known:
-            raise fault(
-                f"unknown column; {nearest(name[:60], known, f'columns of a {format_name} trace')}", name
-            )
+            meant = nearest(name[:60], known, f"columns of the {format_name} format")
+            raise fault(f"unknown column; {meant}", name)
         if name in names[:position]:
             raise fault("the column is there twice; remove one", name)
     for column in columns:
@@ -74,7 +78,7 @@ def check_header(source: Source, columns: Sequence[Column], format_name: str) ->
 
 
 def read_table(source: Source, columns: Sequence[Column], format_name: str, repair: bool) -> Table:
-    """The rows of a CSV trace in file order; `repair` leaves out those that cannot run and counts them in the notes."""
+    """The rows of a CSV trace in file order; `repair` leaves out those that cannot run and notes how many."""
     ordered = check_header(source, columns, format_name)
     table = _read_at_once(source, ordered) or _read_rows(source, ordered, repair)
     if not len(table.lines):
@@ -86,34 +90,74 @@ def read_table(source: Source, columns: Sequence[Column], format_name: str, repa
 def _read_at_once(source: Source, columns: list[Column]) -> Table | None:
     """The table of a file with nothing unusual in it, or None."""
     body = source.body.rstrip(b"\r\n")
-    if source.head_line > 1 or not body or not _regular(body, len(columns)):
+    ends = _field_ends(body, len(columns))
+    if source.head_line > 1 or ends is None:
         return None
     try:
-        frame = pd.read_csv(
-            io.BytesIO(body),
-            header=None,
-            index_col=False,
-            names=[column.name for column in columns],
-            dtype={column.name: column.dtype for column in columns},
-            na_filter=False,
-            quoting=csv.QUOTE_NONE,
-            float_precision="round_trip",
-            low_memory=False,
-        )
-        values = {column.name: column.convert(frame[column.name].to_numpy()) for column in columns}
+        _refuse_words(body, ends, columns)
+        with np.errstate(invalid="ignore"):  # pandas tries to cast 1e400, warns, and then refuses it
+            numbers = _numbers(body, columns)
+        values = {
+            column.name: column.convert(
+                _texts(body, ends, place) if column.dtype is None else numbers[column.name]
+            )
+            for place, column in enumerate(columns)
+        }
     except (ValueError, OverflowError):  # includes pandas' own parser errors
         return None
-    return Table(source, values, np.arange(len(frame), dtype=np.int64) + source.head_line + 1)
+    return Table(source, values, np.arange(len(ends), dtype=np.int64) + source.head_line + 1)
 
 
-def _regular(body: bytes, width: int) -> bool:
-    """Whether every line has `width` fields, none quoted: no blank line, no line end within a row."""
-    if b'"' in body or body.count(b"\r") != body.count(b"\r\n"):
-        return False
+def _field_ends(body: bytes, width: int) -> Ints | None:
+    """Where each field of each line ends, shape (lines, width); None if quoted or of another width."""
+    if not body or b'"' in body or body.count(b"\r") != body.count(b"\r\n"):
+        return None
     letters = np.frombuffer(body, np.uint8)
-    line_ends = np.append(np.flatnonzero(letters == ord("\n")), len(body))
-    commas_before = np.searchsorted(np.flatnonzero(letters == ord(",")), line_ends)
-    return width > 1 and bool((np.diff(commas_before, prepend=0) == width - 1).all())
+    ends = np.append(np.flatnonzero((letters == ord(",")) | (letters == ord("\n"))), len(body))
+    if len(ends) % width:
+        return None
+    at_line_end = np.append(letters[ends[:-1]] == ord("\n"), True).reshape(-1, width)
+    regular = at_line_end[:, -1].all() and not at_line_end[:, :-1].any()
+    return ends.reshape(-1, width) if regular else None
+
+
+def _refuse_words(body: bytes, ends: Ints, columns: list[Column]) -> None:
+    """ValueError if a field that is to be a number does not begin like one: pandas takes True for 1."""
+    letters = np.frombuffer(body + b"\n", np.uint8)
+    starts = np.append(0, ends.ravel()[:-1] + 1).reshape(ends.shape)
+    numeric = [place for place, column in enumerate(columns) if column.dtype]
+    if not _BEGINS_NUMBER[letters[starts[:, numeric]]].all():
+        raise ValueError
+
+
+def _numbers(body: bytes, columns: list[Column]) -> dict[str, Any]:
+    """The columns with a dtype, parsed by pandas; ValueError if a field is not such a number."""
+    frame = pd.read_csv(
+        io.BytesIO(body),
+        header=None,
+        index_col=False,
+        names=[column.name for column in columns],
+        usecols=[column.name for column in columns if column.dtype],
+        dtype={column.name: column.dtype for column in columns if column.dtype},
+        na_filter=False,
+        quoting=csv.QUOTE_NONE,
+        low_memory=False,
+        **_EXACT,
+    )
+    numbers = {column.name: frame[column.name].to_numpy() for column in columns if column.dtype}
+    if any(numbers[column.name].dtype != column.dtype for column in columns if column.dtype):
+        raise ValueError  # older versions turn an integer beyond 64 bits into another type
+    return numbers
+
+
+def _texts(body: bytes, ends: Ints, place: int) -> list[str]:
+    """The fields of one column as text; the last one of a line may have a carriage return behind it."""
+    before = ends[:, place - 1] if place else np.append(-1, ends[:-1, -1])
+    starts, stops = (before + 1).tolist(), ends[:, place].tolist()
+    if body.isascii():  # letters are bytes
+        text = body.decode()
+        return [text[start:stop] for start, stop in zip(starts, stops, strict=True)]
+    return [body[start:stop].decode() for start, stop in zip(starts, stops, strict=True)]
 
 
 def _read_rows(source: Source, columns: list[Column], repair: bool) -> Table:
@@ -121,13 +165,14 @@ def _read_rows(source: Source, columns: list[Column], repair: bool) -> Table:
     kept: list[list[Any]] = []
     lines: list[int] = []
     omitted: dict[str, list[int]] = {}
+    parsers = [column.parse for column in columns]
     for line, fields in _rows(source):
-        row = _row(source, line, columns, fields, repair) if fields else _BLANK
-        if isinstance(row, str):
-            omitted.setdefault(row, []).append(line)
-        else:
-            kept.append(row)
+        try:
+            kept.append([parse(field) for parse, field in zip(parsers, fields, strict=True)])
             lines.append(line)
+        except (Fault, ValueError):  # ValueError: too few or too many fields
+            reason = _reason_to_drop(source, line, columns, fields, repair) if fields else _BLANK
+            omitted.setdefault(reason, []).append(line)
     values = zip(*kept, strict=True) if kept else itertools.repeat((), len(columns))
     packed = {column.name: column.pack(list(each)) for column, each in zip(columns, values, strict=True)}
     return Table(source, packed, np.array(lines, dtype=np.int64), _notes(omitted))
@@ -152,29 +197,25 @@ def _rows(source: Source) -> Iterator[tuple[int, list[str]]]:
         raise InputError(message, path=source.path, line=end + 1) from error
 
 
-def _row(
-    source: Source, line: int, columns: list[Column], fields: list[str], repair: bool
-) -> list[Any] | str:
-    """The values of a row, or why a repair drops it; InputError if it is wrong and stays so."""
+def _reason_to_drop(source: Source, line: int, columns: list[Column], fields: list[str], repair: bool) -> str:
+    """Why a repair drops this row, in which something is wrong; InputError if that stays an error."""
     if len(fields) != len(columns):
         count = f"{len(fields)} field{'s' * (len(fields) != 1)} where the header has {len(columns)}"
         names = ",".join(column.name for column in columns)
         raise InputError(f"{count} ({names}); correct the row", path=source.path, line=line)
-    values: list[Any] = []
-    faults: list[InputError] = []
-    reason = ""
+    droppable: list[tuple[str, InputError]] = []
     for column, field in zip(columns, fields, strict=True):
         try:
-            values.append(column.parse(field))
+            column.parse(field)
         except Fault as fault:
             error = InputError(str(fault), path=source.path, line=line, key=column.name)
             if fault.droppable is None:  # comes before what could be mended
                 raise error from fault
-            faults.append(error)
-            reason = reason or fault.droppable
-    if faults and not repair:
-        raise faults[0]
-    return reason or values
+            droppable.append((fault.droppable, error))
+    reason, error = droppable[0]
+    if not repair:
+        raise error
+    return reason
 
 
 def _notes(omitted: dict[str, list[int]]) -> tuple[str, ...]:

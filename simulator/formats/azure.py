@@ -6,11 +6,9 @@ and `+00:00` (github.com/Azure/AzurePublicDataset): `strptime` reads neither, an
 
 import re
 from datetime import UTC, datetime
-from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from simulator.formats._columns import Column, Fault, Tokens, shown
 from simulator.formats._order import sorted_by
@@ -22,7 +20,7 @@ NAME = "azure"
 DESCRIPTION = "Azure LLM inference traces 2023 and 2024, CSV: TIMESTAMP,ContextTokens,GeneratedTokens"
 
 _STAMP = re.compile(
-    r"(?P<whole>[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}:[0-9]{2})(\.(?P<fraction>[0-9]+))?"
+    r"(?P<whole>[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}:[0-9]{2})(\.(?P<fraction>[0-9]*))?"
     r" ?(?P<zone>Z|[+-][0-9]{2}(:?[0-9]{2})?)?"
 )
 _ALLOWED = {"0": b"0123456789", " ": b" T"}
@@ -49,8 +47,8 @@ class Stamps(Column):
             raise Fault(f"{shown(field)} is not between the years 1678 and 2261; correct it")
         return stamp_ns
 
-    def convert(self, column: NDArray[Any]) -> Ints:
-        letters = column.astype(f"S{len(_LAYOUT)}").view(np.uint8).reshape(len(column), len(_LAYOUT))
+    def convert(self, column: list[str]) -> Ints:
+        letters = np.array(column, dtype=f"S{len(_LAYOUT)}").view(np.uint8).reshape(len(column), len(_LAYOUT))
         if not all(np.isin(letters[:, place], allowed).all() for place, allowed in enumerate(_LAYOUT)):
             raise ValueError  # pandas also reads bare dates, "now" and more
         stamps = pd.DatetimeIndex(pd.to_datetime(column, format="ISO8601", utc=True))
@@ -58,7 +56,7 @@ class Stamps(Column):
             raise ValueError
         return np.asarray(stamps.as_unit("ns").asi8, dtype=np.int64)
 
-    def pack(self, values: list[Any]) -> Ints:
+    def pack(self, values: list[int]) -> Ints:
         return np.array(values, dtype=np.int64)
 
 

@@ -15,12 +15,13 @@ from simulator.trace import Floats
 
 ROW_INCHES = 0.215
 LABEL_LIMIT = 44
+PANEL_INCHES = 1.15  # the height of one of many panels, its title included
 WIDE = 8.0  # a range of more than this factor is drawn on a logarithmic axis
 
 
 @dataclass(frozen=True)
 class Span:
-    """The time that all policies' runs cover, in seconds since the trace's zero; axes show time since `start_s`."""
+    """A stretch of the run, in seconds since the trace's zero."""
 
     start_s: float
     end_s: float
@@ -40,25 +41,34 @@ def span(results: Sequence[PolicyResult]) -> Span:
 
 
 def time_axis(axes: Axes, shown: Span, origin_s: float) -> None:
-    """x from the first to the last second `shown`; labels count from `origin_s` in s, min or h."""
-    length = shown.end_s - origin_s
-    size, unit = (1.0, "s") if length <= 600 else (60.0, "min") if length <= 4 * 3600 else (3600.0, "h")
+    """x from the first to the last second `shown`; labels count from `origin_s` in ms, s, min or h."""
+    length = shown.end_s - shown.start_s  # of a window far into the run, too
+    units = ((1e-3, "ms", 1.0), (1.0, "s", 600.0), (60.0, "min", 4 * 3600.0), (3600.0, "h", np.inf))
+    size, unit = next((size, unit) for size, unit, limit in units if length <= limit)
     axes.set_xlim(shown.start_s, shown.end_s)
     first, last = (shown.start_s - origin_s) / size, (shown.end_s - origin_s) / size
-    ticks = [value for value in MaxNLocator(7).tick_values(first, last) if first <= value <= last]
+    ticks = [
+        value
+        for value in MaxNLocator(7 if last < 1e5 else 4).tick_values(first, last)
+        if first <= value <= last
+    ]
     axes.xaxis.set_major_locator(FixedLocator([origin_s + size * value for value in ticks]))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{round((x - origin_s) / size, 6):g}"))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{round((x - origin_s) / size, 6):,.10g}"))
     axes.set_xlabel(f"Time since the first arrival ({unit})")
 
 
-def latency_axis(axis: Axis, smallest: float, largest: float) -> bool:
-    """Ticks with their unit; logarithmic, and True, where the positive range is wide."""
+def latency_axis(axis: Axis, smallest: float, largest: float, room: float = 5.0) -> bool:
+    """Ticks with their unit; logarithmic, and True, where the positive range is wide.
+
+    `room` is for how many decades three and one are labelled; for half as many, one, two and five are.
+    """
     axis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
     if not (smallest > 0 and largest > WIDE * smallest):
         return False
-    axis._set_axes_scale("log")  # type: ignore[attr-defined]
+    set_scale = axis.axes.set_xscale if axis is axis.axes.xaxis else axis.axes.set_yscale
+    set_scale("log")
     decades = np.log10(largest / smallest)
-    steps = (1.0, 2.0, 5.0) if decades < 3 else (1.0, 3.0) if decades < 4 else (1.0,)
+    steps = (1.0, 2.0, 5.0) if decades < room / 2 else (1.0, 3.0) if decades < room else (1.0,)
     axis.set_major_locator(LogLocator(subs=steps))
     axis.set_major_formatter(FuncFormatter(lambda value, _: tick(value)))
     axis.set_minor_locator(NullLocator())
@@ -74,29 +84,24 @@ def count_axis(axis: Axis) -> None:
 def key(axes: Axes, labels: Sequence[str], drawn: Sequence[Look], columns: dict[str, Sequence[str]]) -> None:
     """A legend that is a table: a line sample, the label and its numbers, a row a policy.
 
-    `axes` should be ROW_INCHES high for each row and its heading; it becomes blank paper.
+    `axes` should be key_inches high; it becomes blank paper.
     """
+    names = [shorten(label, LABEL_LIMIT) for label in labels]
     axes.set_axis_off()
     axes.set_xlim(0, 1)
-    axes.set_ylim(len(labels) + 0.5, -0.6)
-    places = np.linspace(0.99, 0.99 - 0.105 * (len(columns) - 1), len(columns))[::-1]
-    for x, (heading, texts) in zip(places, columns.items(), strict=True):
+    axes.set_ylim(len(names) + 0.9, -0.6)
+    first = 0.15 + 0.0092 * max(10, *map(len, names))
+    for column, (heading, texts) in enumerate(columns.items()):
+        x = first + 0.108 * column
         axes.text(x, 0, heading, ha="right", va="center", color=MUTED)
         for row, text in enumerate(texts, 1):
             axes.text(x, row, text, ha="right", va="center", color=INK)
-    for row, (label, look) in enumerate(zip(labels, drawn, strict=True), 1):
-        axes.plot(
-            [0.01, 0.03, 0.05],
-            [row] * 3,
-            color=look.colour,
-            linestyle=look.dash,
-            marker=look.marker,
-            markevery=[1],
-            markersize=5,
-        )
-        axes.text(0.062, row, shorten(label, LABEL_LIMIT), va="center")
+    for row, (name, look) in enumerate(zip(names, drawn, strict=True), 1):
+        sample = {"color": look.colour, "linestyle": look.dash, "marker": look.marker, "markersize": 5}
+        axes.plot([0.004, 0.026, 0.048], [row] * 3, markevery=[1], **sample)
+        axes.text(0.062, row, name, va="center")
 
 
 def key_inches(rows: int) -> float:
     """The height that `key` needs for `rows` policies."""
-    return (rows + 1.1) * ROW_INCHES
+    return (rows + 1.5) * ROW_INCHES

@@ -1,6 +1,7 @@
-"""Runs of any length reduced to a few hundred numbers, in numpy: weighted quantiles and means over time bins."""
+"""Runs of any length in a few hundred numbers: weighted quantiles and means over time bins, in numpy."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -11,14 +12,14 @@ IDLE = 1e-6  # the share of a bin below which it ran nothing; sums of 10^7 steps
 
 
 def weighted_quantiles(values: Floats, counts: Ints, probabilities: Floats) -> Floats:
-    """Linear-interpolated quantiles of `values`, each taken `counts` times: what numpy gives for the repeated values.
+    """Linear-interpolated quantiles of `values`, each taken `counts` times, as numpy has of repeated ones.
 
-    NaN where there are none. O(n log n).
+    NaN where there are none. O(n log n), O(n) where `values` ascend.
     """
     total = int(counts.sum())
     if not total:
         return np.full(len(probabilities), np.nan)
-    order = np.argsort(values)
+    order = np.argsort(values, kind="stable")
     ordered, ends = values[order], np.cumsum(counts[order])
     position = probabilities * (total - 1)
     rank = np.floor(position).astype(np.int64)
@@ -35,17 +36,17 @@ def gap_bands(gaps: TokenGaps, edges: Floats, probabilities: Floats) -> Floats:
     cuts = np.searchsorted(gaps.end_s, edges)
     cuts[-1] = np.searchsorted(gaps.end_s, edges[-1], side="right")
     bands = np.full((len(edges) - 1, len(probabilities)), np.nan)
-    for row, (first, last) in enumerate(zip(cuts[:-1], cuts[1:], strict=True)):
+    for row, (first, last) in enumerate(pairwise(cuts)):
         if first < last:
             bands[row] = weighted_quantiles(gaps.gap_s[first:last], gaps.count[first:last], probabilities)
     return bands
 
 
 def step_means(start_s: Floats, end_s: Floats, columns: Sequence[Floats], edges: Floats) -> list[Floats]:
-    """Each column's mean over the steps under way in a bin, weighted by the time that each ran in it: a row a bin.
+    """Each column's mean over the steps under way in a bin, weighted by the time that each ran in it.
 
-    Steps may overlap (pipeline stages, replicas) and span bins. 0 where nothing ran, NaN in the bins after the last
-    step. O(n log n) at worst, O(n) for steps in order.
+    One value a bin: 0 where nothing ran, NaN after the last step. Steps may overlap (pipeline stages,
+    replicas) and span bins. O(n) for steps in order, else O(n log n).
     """
     seen = (end_s > edges[0]) & (start_s < edges[-1])
     starts, ends, origin = start_s[seen] - edges[0], end_s[seen] - edges[0], edges - edges[0]

@@ -14,9 +14,17 @@ from simulator.results import PolicyResult
 from simulator.trace import Floats, Ints
 
 MARKED = np.array([0.5, 0.9, 0.99])
-NINES = ((0.0, "0"), (0.5, "50"), (0.9, "90"), (0.99, "99"), (0.999, "99.9"), (0.9999, "99.99"), (0.99999, "99.999"))
+NINES = (
+    (0.0, "0"),
+    (0.5, "50"),
+    (0.9, "90"),
+    (0.99, "99"),
+    (0.999, "99.9"),
+    (0.9999, "99.99"),
+    (0.99999, "99.999"),
+)
 WIDTH, HEIGHT = 9.6, 3.9
-Pool = tuple[Floats, Ints]  # values in seconds and how often each was seen
+Pool = tuple[Floats, Ints]  # ascending values in seconds and how often each was seen
 
 
 def draw_ttft(results: Sequence[PolicyResult], subtitle: str) -> Figure:
@@ -33,29 +41,35 @@ def draw_ttft(results: Sequence[PolicyResult], subtitle: str) -> Figure:
 
 
 def draw_itl(results: Sequence[PolicyResult], subtitle: str) -> Figure:
-    """The percentiles of the pooled inter-token latency, each further nine taking the same height: its tail."""
-    pools = [(result.gaps.gap_s, result.gaps.count) for result in results]
+    """The percentiles of the pooled inter-token latency, as high for each further nine: the tail shows."""
+    pools = [_itls(result) for result in results]
     title = "Inter-token latency: percentile of the gaps between a request's tokens"
     figure, axes = _figure(results, pools, "gaps", title, subtitle)
-    top = _nines(min(0.99999, max(0.99, 1 - 1 / max(1, *(int(counts.sum()) for _, counts in pools), 1))))
+    most = max(int(counts.sum()) for _, counts in pools)
+    top = float(_nines(min(max(0.99, 1 - 1 / max(most, 1)), 0.99999)))
     heights = np.linspace(0, top, 501)
     _curves(axes, pools, 1 - 10.0**-heights, heights, _nines(MARKED))
-    shown = [(share, name) for share, name in NINES if _nines(share) <= top + 1e-9]
+    shown = [(float(_nines(share)), name) for share, name in NINES if _nines(share) <= top + 1e-9]
     axes.set_ylim(0, top * 1.02)
-    axes.set_yticks([_nines(share) for share, _ in shown], [name for _, name in shown])
+    axes.set_yticks([height for height, _ in shown], [name for _, name in shown])
     axes.set(xlabel="Inter-token latency", ylabel="Percentile of gaps (tail magnified)")
     return figure
 
 
-def _nines(share: float | Floats) -> float | Floats:
+def _nines(share: float | Floats) -> Floats:
     """How many nines a share has: 0.9 is 1, 0.99 is 2."""
-    return -np.log10(1 - np.asarray(share))
+    return np.asarray(-np.log10(1 - np.asarray(share)), dtype=np.float64)
 
 
 def _ttfts(result: PolicyResult) -> Pool:
     values = result.requests["ttft_s"].to_numpy(dtype=np.float64)
-    values = values[np.isfinite(values)]
+    values = np.sort(values[np.isfinite(values)])
     return values, np.ones(len(values), dtype=np.int64)
+
+
+def _itls(result: PolicyResult) -> Pool:
+    order = np.argsort(result.gaps.gap_s)
+    return result.gaps.gap_s[order], result.gaps.count[order]
 
 
 def _figure(
@@ -74,9 +88,9 @@ def _figure(
     return figure, axes
 
 
-def _curves(axes: Axes, pools: Sequence[Pool], shares: Floats, heights: Floats, marks: Floats | float) -> None:
-    """Draws each pool's quantiles at `shares` against `heights`, and its MARKED ones at the heights `marks`."""
-    for mark in np.atleast_1d(marks):
+def _curves(axes: Axes, pools: Sequence[Pool], shares: Floats, heights: Floats, marks: Floats) -> None:
+    """Draws each pool's quantiles at `shares` against `heights`, and its MARKED ones at `marks`."""
+    for mark in marks:
         axes.axhline(float(mark), color=MUTED, linewidth=0.8, linestyle=(0, (4, 3)), zorder=0.5)
     drawn = [(pool, look) for pool, look in zip(pools, looks(len(pools)), strict=True) if pool[1].sum()]
     if not drawn:
@@ -93,10 +107,17 @@ def _curves(axes: Axes, pools: Sequence[Pool], shares: Floats, heights: Floats, 
     axes.grid(axis="x", color=GRID)
 
 
-def _curve(
-    axes: Axes, pool: Pool, look: Look, line: tuple[Floats, Floats], marks: Floats | float
-) -> None:
+def _curve(axes: Axes, pool: Pool, look: Look, line: tuple[Floats, Floats], marks: Floats) -> None:
     shares, heights = line
     axes.plot(weighted_quantiles(*pool, shares), heights, color=look.colour, linestyle=look.dash)
     at = weighted_quantiles(*pool, MARKED)
-    axes.plot(at, marks, look.marker, color=look.colour, markersize=6, markeredgecolor="white", zorder=3)
+    axes.plot(
+        at,
+        marks,
+        look.marker,
+        color=look.colour,
+        markersize=6.5,
+        markeredgecolor="white",
+        markeredgewidth=0.6,
+        zorder=3,
+    )

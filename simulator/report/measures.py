@@ -1,4 +1,4 @@
-"""The measures that policies are compared by: where each is in a summary, its unit, and which way is better."""
+"""The measures that policies are compared by: their place in a summary, unit, and which way is better."""
 
 import math
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from simulator.report.wording import duration, significant
-from simulator.results import PolicyResult
+from simulator.results import SUMMARY_METRICS, SUMMARY_STATISTICS, PolicyResult
 
 Kind = Literal["seconds", "rate", "count", "fraction"]
 Better = Literal["lower", "higher", ""]
@@ -24,6 +24,11 @@ class Measure:
     better: Better
     noun: str = ""
 
+    @property
+    def title(self) -> str:
+        """Group and statistic on one line."""
+        return f"{self.group} {self.statistic}".strip()
+
     def of(self, result: PolicyResult) -> float:
         """The value, NaN where the run has none."""
         value = result.summary.get(self.key)
@@ -33,13 +38,18 @@ class Measure:
         """The value with its unit, as in a sentence."""
         if self.kind == "seconds":
             return duration(value)
-        if self.kind == "rate":
+        if self.kind == "rate" and math.isfinite(value):
             return f"{significant(value)} {self.statistic}"
         return bare(value, self.kind)
 
 
+GROUPS = {"queue": "Queue"}
+
+
 def _latency(name: str, statistic: str, noun: str = "") -> Measure:
-    return Measure(f"{name}_{statistic}_s", name.upper(), statistic, "seconds", "lower", noun)
+    return Measure(
+        f"{name}_{statistic}_s", GROUPS.get(name, name.upper()), statistic, "seconds", "lower", noun
+    )
 
 
 OUTPUT_RATE = Measure("output_tokens_per_s", "Output", "tokens/s", "rate", "higher", "output throughput")
@@ -49,7 +59,7 @@ TTFT_P99 = _latency("ttft", "p99", "p99 TTFT")
 ITL_P50 = _latency("itl", "p50", "median ITL")
 ITL_P99 = _latency("itl", "p99", "p99 ITL")
 E2E_P50 = _latency("e2e", "p50", "median end-to-end latency")
-PREEMPTIONS = Measure("preemptions", "Preemp-", "tions", "count", "lower", "number of preemptions")
+PREEMPTIONS = Measure("preemptions", "Preemptions", "", "count", "lower")
 KV_PEAK = Measure("kv_peak_fraction", "KV", "peak", "fraction", "")
 
 TERMINAL = (OUTPUT_RATE, TTFT_P50, TTFT_P99, ITL_P50, ITL_P99, E2E_P50, PREEMPTIONS, KV_PEAK)
@@ -58,22 +68,18 @@ PAGE = (
     Measure("duration_s", "Duration", "", "seconds", ""),
     REQUEST_RATE,
     OUTPUT_RATE,
-    *(_latency("ttft", statistic) for statistic in ("mean", "p50", "p90", "p99")),
-    *(_latency("tpot", statistic) for statistic in ("mean", "p50", "p90", "p99")),
-    *(_latency("itl", statistic) for statistic in ("mean", "p50", "p90", "p99")),
-    *(_latency("e2e", statistic) for statistic in ("mean", "p50", "p90", "p99")),
-    *(_latency("queue", statistic) for statistic in ("mean", "p50", "p90", "p99")),
+    *(_latency(name, statistic) for name in SUMMARY_METRICS for statistic in SUMMARY_STATISTICS),
     Measure("iterations", "Steps", "", "count", ""),
-    Measure("preemptions", "Preemptions", "", "count", "lower"),
+    PREEMPTIONS,
     Measure("bubble_fraction", "Bubbles", "", "fraction", "lower"),
-    Measure("kv_peak_fraction", "KV peak", "", "fraction", ""),
+    KV_PEAK,
 )
 
 
 def bare(value: float, kind: Kind) -> str:
     """A value without its unit: three significant digits, whole counts, per cent for fractions."""
     if not math.isfinite(value):
-        return "–"
+        return "-"
     if kind == "count":
         return f"{value:,.0f}"
     return f"{100 * value:.1f}%" if kind == "fraction" else significant(value)
@@ -90,21 +96,26 @@ def shared_unit(measure: Measure, values: Sequence[float]) -> tuple[str, float]:
 def column(measure: Measure, results: Sequence[PolicyResult]) -> tuple[str, list[str], list[bool]]:
     """A table's column: its unit (empty if none), a text a policy, and whether it is the best.
 
-    Equal texts win together; nobody wins where all are alike, alone, or where neither way is better.
+    What three digits do not tell apart wins together; nobody wins where all are alike, alone, or where
+    neither way is better.
     """
     values = [measure.of(result) for result in results]
     unit, factor = shared_unit(measure, values)
     texts = [bare(factor * value, measure.kind) for value in values]
-    return unit, texts, _winners(measure.better, values, texts)
+    return unit, texts, winners(measure, values)
 
 
-def _winners(better: Better, values: Sequence[float], texts: Sequence[str]) -> list[bool]:
-    comparable = [value for value in values if math.isfinite(value)]
-    if not better or len(comparable) < 2:
+def winners(measure: Measure, values: Sequence[float]) -> list[bool]:
+    """Which of `values` (NaN: none) is the best, as in `column`."""
+    comparable = [_seen(measure, value) for value in values if math.isfinite(value)]
+    if not measure.better or len(set(comparable)) < 2:
         return [False] * len(values)
-    winner = texts[values.index(min(comparable) if better == "lower" else max(comparable))]
-    won = [text == winner for text in texts]
-    return won if sum(won) < len(comparable) else [False] * len(values)
+    best = min(comparable) if measure.better == "lower" else max(comparable)
+    return [math.isfinite(value) and _seen(measure, value) == best for value in values]
+
+
+def _seen(measure: Measure, value: float) -> float:
+    return value if measure.kind == "count" else float(f"{value:.3g}")
 
 
 def finished(result: PolicyResult) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""The comparison plots of a run, each as PNG and SVG. Importing this module imports matplotlib; nothing else does."""
+"""The comparison plots of a run, each as PNG and SVG. Importing this module imports matplotlib."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -6,9 +6,10 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from simulator.report.distributions import draw_itl, draw_ttft
+from simulator.report.over_time import draw_itl_over_time, draw_queue
 from simulator.report.rates import draw_throughput
+from simulator.report.step_timeline import draw_timeline
 from simulator.report.style import save, styled
-from simulator.report.timelines import draw_itl_over_time, draw_queue, draw_timeline
 from simulator.results import PolicyResult
 
 FIGURES: dict[str, Callable[[Sequence[PolicyResult], str], Figure]] = {

@@ -26,17 +26,27 @@ WIDTH, BAR_INCHES = 10.4, 0.46
 def draw_throughput(results: Sequence[PolicyResult], subtitle: str) -> Figure:
     """Output tokens/s, requests/s, p99 TTFT and p99 ITL side by side; the best of each in bold."""
     title = "Throughput and the tail latency it costs"
-    figure = new_figure(WIDTH, 0.95 + BAR_INCHES * max(2, len(results)), title, subtitle)
+    figure = new_figure(WIDTH, 0.95 + BAR_INCHES * max(1.4, len(results)), title, subtitle)
     panels = figure.subplots(1, len(PANELS), sharey=True)
     for axes, (measure, heading) in zip(panels, PANELS, strict=True):
         _bars(axes, measure, results)
-        axes.set_title(f"{heading}\n", weight="bold")
-        axes.text(0, 1.03, f"{measure.better} is better", transform=axes.transAxes, color=MUTED, va="bottom")
-    labels = ["\n".join(textwrap.wrap(shorten(result.label, LABEL_LIMIT), 23)[:2]) for result in results]
-    panels[0].set_yticks(range(len(results)), labels)
+        axes.set_title(heading, weight="bold", pad=19)
+        better = f"{measure.better} is better"
+        axes.annotate(
+            better, (0, 1), (0, 5), xycoords="axes fraction", textcoords="offset points", color=MUTED
+        )
+    panels[0].set_yticks(range(len(results)), [_two_lines(result.label) for result in results])
     panels[0].tick_params(axis="y", labelcolor="black", labelsize=9)
-    panels[0].set_ylim(max(2, len(results)) - 0.45, -0.55)
+    panels[0].set_ylim(len(results) - 0.45, -0.55)
     return figure
+
+
+def _two_lines(label: str) -> str:
+    """A label of any length on at most two lines of half LABEL_LIMIT."""
+    text = shorten(label, LABEL_LIMIT)
+    half = LABEL_LIMIT // 2
+    lines = textwrap.wrap(text, half + 1)
+    return "\n".join(lines if len(lines) <= 2 else [text[:half], text[half:]])
 
 
 def _bars(axes: Axes, measure: Measure, results: Sequence[PolicyResult]) -> None:
@@ -57,7 +67,13 @@ def _bars(axes: Axes, measure: Measure, results: Sequence[PolicyResult]) -> None
         axes.barh(row, value if known else 0, 0.62, color=look.colour, hatch=look.hatch, edgecolor="white")
         number = duration(value) if measure.kind == "seconds" else significant(value)
         weight = "bold" if best[row] else "normal"
-        axes.text((value if known else 0) + 0.02 * top, row, number if known else "no data", va="center", weight=weight)
+        axes.text(
+            (value if known else 0) + 0.02 * top,
+            row,
+            number if known else "no data",
+            va="center",
+            weight=weight,
+        )
     if measure.kind == "seconds":
         latency_axis(axes.xaxis, 0.0, top)
     else:

@@ -1,4 +1,4 @@
-"""One look for every figure: a colour-blind-safe palette with dashes, markers and hatches that survive greyscale.
+"""One look for every figure: a colour-blind-safe palette, and dashes, markers and hatches for greyscale.
 
 Nothing here touches a user's matplotlib: figures are made without pyplot and settings live in a context.
 """
@@ -11,6 +11,7 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 from simulator.report.wording import shorten
@@ -83,8 +84,9 @@ def looks(policies: int) -> list[Look]:
 
 def styled() -> AbstractContextManager[None]:
     """The settings above over matplotlib's defaults, whatever the user's own; the backend is left alone."""
-    defaults = {key: matplotlib.rcParamsDefault[key] for key in matplotlib.rcParamsDefault if key != "backend"}
-    return matplotlib.rc_context({**defaults, **SETTINGS})
+    settings: dict[Any, Any] = {**matplotlib.rcParamsDefault, **SETTINGS}
+    del settings["backend"]  # the one setting that a context does not restore
+    return matplotlib.rc_context(settings)
 
 
 def new_figure(width: float, height: float, title: str, subtitle: str) -> Figure:
@@ -110,9 +112,13 @@ def no_data(axes: Axes) -> None:
 
 def save(figure: Figure, folder: Path, stem: str) -> list[Path]:
     """`stem`.png and `stem`.svg in `folder`; the same figure gives the same bytes."""
-    figure.draw_without_rendering()
+    engine = figure.get_layout_engine()
+    assert engine is not None
+    engine.execute(figure)
     figure.set_layout_engine("none")  # placed once, alike in both files
     png, svg = folder / f"{stem}.png", folder / f"{stem}.svg"
-    figure.savefig(png, metadata={"Software": None})
-    figure.savefig(svg, metadata={"Date": None, "Creator": None})
+    agg: Any = FigureCanvasAgg(figure)
+    agg.print_png(png, metadata={"Software": None})  # savefig would draw twice
+    vector: Any = FigureCanvasSVG(figure)
+    vector.print_svg(svg, metadata={"Date": None, "Creator": None})
     return [png, svg]

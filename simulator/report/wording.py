@@ -1,4 +1,4 @@
-"""Numbers and names as people read them: three significant digits, milliseconds below a second, names cut to fit."""
+"""Numbers and names as people read them: three digits, milliseconds below a second, names cut to fit."""
 
 import math
 
@@ -6,10 +6,10 @@ import math
 def significant(value: float) -> str:
     """Three significant digits without an exponent and with thousands separators: 0.0123, 1.23, 45.6, 1,235.
 
-    From a thousand on every integer digit is kept. NaN and infinities are an en dash.
+    From a thousand on every integer digit is kept. NaN and infinities are a dash.
     """
     if not math.isfinite(value):
-        return "–"
+        return "-"
     if value == 0:
         return "0"
     rounded = float(f"{value:.3g}")  # first, so that 9.996 becomes 10.0 and not 10.00
@@ -20,7 +20,7 @@ def significant(value: float) -> str:
 def duration(seconds: float) -> str:
     """Seconds with the unit that suits their size: 45.2 ms, 1.84 s."""
     if not math.isfinite(seconds):
-        return "–"
+        return "-"
     return f"{significant(seconds * 1e3)} ms" if abs(seconds) < 0.9995 else f"{significant(seconds)} s"
 
 
@@ -46,3 +46,8 @@ def shorten(text: str, limit: int) -> str:
         return line
     head = (limit - 1) // 2
     return f"{line[:head]}…{line[head + 1 - limit :]}"
+
+
+def opening(text: str) -> str:
+    """`text` at the start of a sentence; p99 stays small."""
+    return text if text[1:2].isdigit() else text[:1].upper() + text[1:]

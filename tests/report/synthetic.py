@@ -1,22 +1,13 @@
-"""Policy results made by hand: a toy token-budget scheduler, so that every table is consistent with every other."""
+"""Policy results made by hand: a toy token-budget scheduler, so that all tables of a result agree."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from simulator.results import SUMMARY_METRICS, SUMMARY_STATISTICS, PolicyResult, TokenGaps
-
-REQUEST_COLUMNS = (
-    "request_id arrival_s prompt_tokens output_tokens first_scheduled_s first_token_s finish_s ttft_s tpot_s "
-    "itl_max_s e2e_s preemptions status"
-).split()
-ITERATION_COLUMNS = (
-    "iteration start_s end_s num_decodes decode_tokens num_prefills prefill_tokens kv_tokens free_blocks running "
-    "waiting"
-).split()
 
 
 @dataclass
@@ -26,7 +17,7 @@ class Job:
     output: int
     left: int
     scheduled: float = np.nan
-    tokens: tuple[float, ...] = ()
+    tokens: list[float] = field(default_factory=list)
 
 
 def workload(requests: int, rate: float, seed: int = 0) -> list[tuple[float, int, int]]:
@@ -57,14 +48,15 @@ def simulate(
     waiting: list[Job] = []
     running: list[Job] = []
     now, kv = 0.0, 0
-    steps: list[tuple[float, ...]] = []
+    steps: list[dict[str, float]] = []
     gaps: list[tuple[float, float, int]] = []
     while coming or waiting or running:
         if not waiting and not running:
             now = max(now, coming[0].arrival)
         while coming and coming[0].arrival <= now:
             waiting.append(coming.pop(0))
-        budget, prefilled = chunk, []
+        budget = chunk
+        prefilled: list[Job] = []
         while waiting and budget and len(running) + len(prefilled) < seats:
             job = waiting[0]
             piece = min(budget, job.left)
@@ -74,13 +66,24 @@ def simulate(
             if job.left:
                 break
             prefilled.append(waiting.pop(0))
-        prefill = chunk - budget if budget >= 0 else chunk
+        prefill = chunk - budget
         decoding = [] if prefill and not batched else list(running)
         end = now + 0.007 + 3.2e-5 * prefill + 6e-5 * len(decoding) + 1.1e-8 * kv
         kv += prefill + len(decoding)
         steps.append(
-            (len(steps), now, end, len(decoding), len(decoding), len(prefilled) or bool(prefill), prefill, kv)
-            + (blocks - kv // 16, len(running) + len(prefilled), len(waiting))
+            {
+                "iteration": len(steps),
+                "start_s": now,
+                "end_s": end,
+                "num_decodes": len(decoding),
+                "decode_tokens": len(decoding),
+                "num_prefills": len(prefilled) or int(prefill > 0),
+                "prefill_tokens": prefill,
+                "kv_tokens": kv,
+                "free_blocks": blocks - kv // 16,
+                "running": len(running) + len(prefilled),
+                "waiting": len(waiting),
+            }
         )
         now = end
         seen: dict[float, int] = {}
@@ -89,34 +92,47 @@ def simulate(
             seen[gap] = seen.get(gap, 0) + 1
         gaps += [(now, gap, many) for gap, many in seen.items()]
         for job in decoding + prefilled:
-            job.tokens = (*job.tokens[-1:], now) if False else (*job.tokens, now)
+            job.tokens.append(now)
         running = [job for job in running + prefilled if len(job.tokens) < job.output]
-        kv = sum(job.prompt + len(job.tokens) for job in running) + sum(job.prompt - job.left for job in waiting)
+        kv = sum(job.prompt + len(job.tokens) for job in running) + sum(
+            job.prompt - job.left for job in waiting
+        )
     return assemble(label, jobs, steps, gaps)
 
 
 def assemble(
-    label: str, jobs: Sequence[Job], steps: Sequence[tuple[float, ...]], gaps: Sequence[tuple[float, float, int]]
+    label: str,
+    jobs: Sequence[Job],
+    steps: Sequence[dict[str, float]],
+    gaps: Sequence[tuple[float, float, int]],
 ) -> PolicyResult:
     """The result with its summary computed from the tables."""
-    rows = []
-    for number, job in enumerate(jobs):
-        first, last = job.tokens[0], job.tokens[-1]
-        tpot = (last - first) / (job.output - 1) if job.output > 1 else np.nan
-        worst = float(np.max(np.diff(job.tokens))) if job.output > 1 else np.nan
-        rows.append(
-            (str(number), job.arrival, job.prompt, job.output, job.scheduled, first, last, first - job.arrival)
-            + (tpot, worst, last - job.arrival, 0, "finished")
-        )
-    pooled = TokenGaps(
-        np.array([gap[0] for gap in gaps], dtype=np.float64),
-        np.array([gap[1] for gap in gaps], dtype=np.float64),
-        np.array([gap[2] for gap in gaps], dtype=np.int64),
-    )
-    frame = pd.DataFrame(rows, columns=REQUEST_COLUMNS)
-    iterations = pd.DataFrame(steps, columns=ITERATION_COLUMNS)
-    result = PolicyResult(label, label.split("-")[0], {"chunk_size": 512}, frame, iterations, pooled, {})
+    requests = pd.DataFrame([request(number, job) for number, job in enumerate(jobs)])
+    ends, lengths, counts = zip(*gaps, strict=True) if gaps else ((), (), ())
+    pooled = TokenGaps(np.array(ends, float), np.array(lengths, float), np.array(counts, np.int64))
+    policy = label.split("-")[0]
+    result = PolicyResult(label, policy, {"chunk_size": 512}, requests, pd.DataFrame(steps), pooled, {})
     return replace(result, summary=summary(result))
+
+
+def request(number: int, job: Job) -> dict[str, Any]:
+    """A row of requests.csv."""
+    first, last, many = job.tokens[0], job.tokens[-1], job.output > 1
+    return {
+        "request_id": str(number),
+        "arrival_s": job.arrival,
+        "prompt_tokens": job.prompt,
+        "output_tokens": job.output,
+        "first_scheduled_s": job.scheduled,
+        "first_token_s": first,
+        "finish_s": last,
+        "ttft_s": first - job.arrival,
+        "tpot_s": (last - first) / (job.output - 1) if many else np.nan,
+        "itl_max_s": float(np.max(np.diff(job.tokens))) if many else np.nan,
+        "e2e_s": last - job.arrival,
+        "preemptions": 0,
+        "status": "finished",
+    }
 
 
 def summary(result: PolicyResult) -> dict[str, Any]:

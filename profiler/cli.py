@@ -1,0 +1,93 @@
+"""`profile-gpu`: the command line. PyTorch is not imported here."""
+
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from simulator.errors import InputError
+
+HELP = """Time a model's operators on this machine's GPU and write a cost table.
+
+The table prices any batch of the model on this GPU: simulate-trace and price-batches read it, on machines
+without a GPU too. Beside the CSV lies a YAML that says what was measured: GPU, driver, kernels, clocks,
+repeats, noise.
+
+\b
+Examples:
+  profile-gpu --model llama-3.1-8b --out llama-3.1-8b.csv
+  profile-gpu --model llama-13b --attention fa2 --out llama-13b@fa2.csv
+  profile-gpu --model ./my-model/config.json --out my-model.csv --quick
+  profile-gpu --model llama-3.1-8b --out llama-3.1-8b.csv --resume
+
+\b
+What is timed, one call in one layer, in microseconds (median, 10 % and 90 % quantile):
+  qkv_proj, o_proj, mlp   by tokens: each multiple of 64 to 1024 and the token after it, then coarser
+  elementwise, embedding  by tokens
+  lm_head                 by sequences: final norm, LM head, greedy sampling
+  attention               chunk x context, decode batch x context, and chunks together with decodes
+
+Each point is a CUDA graph of calls on different weights or KV pages, so that the L2 cache helps no more than
+in a forward pass, replayed under load. The attention kernel is first compared with a reference. A whole table
+takes a few minutes. Ctrl-C keeps what is measured in NAME.unfinished.csv; --resume goes on from there.
+
+\b
+Attention kernels:
+  fa2    flash-attn (pip install flash-attn --no-build-isolation), KV pages of 256 tokens
+  fa3    FlashAttention-3 as vLLM ships it (pip install vllm), Hopper GPUs, KV pages of 16 tokens
+  torch  PyTorch's own; slow, for trying the program
+
+Exit status: 0 done; 2 the input or the machine does not allow it, with one message; 1 anything else, Ctrl-C
+included.
+"""
+
+
+@click.command(help=HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.option(
+    "--model", required=True, metavar="NAME_OR_PATH", help="A known model, a YAML, or a config.json."
+)
+@click.option("--out", metavar="PATH.csv", help="The table.  [default: the model's name, in this folder]")
+@click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda", show_default=True,
+              help="cpu: try the program without a GPU, on a tiny model.")  # fmt: skip
+@click.option("--attention", type=click.Choice(["auto", "fa2", "fa3", "torch"]), default="auto",
+              show_default=True, help="The kernel to time; auto: fa3 where it runs, else fa2.")  # fmt: skip
+@click.option("--max-tokens", type=click.IntRange(min=1), default=8192, show_default=True,
+              help="Most tokens of a step.")  # fmt: skip
+@click.option("--max-kv-tokens", type=click.IntRange(min=64), default=700_000, show_default=True,
+              help="Most KV-cache entries of one attention call.")  # fmt: skip
+@click.option("--budget", type=click.FloatRange(min=0), metavar="SECONDS",
+              help="Stop measuring after so long; the coarse points come first.")  # fmt: skip
+@click.option("--quick", is_flag=True, help="The coarse points only, measured briefly.")
+@click.option("--resume", is_flag=True, help="Keep the rows of an unfinished table, or of the one at --out.")
+@click.option("--force", is_flag=True, help="Overwrite an existing table.")
+@click.option("--quiet", is_flag=True, help="No progress and no summary.")
+@click.option("--attention-version", metavar="TEXT",
+              help="Recorded where the kernel's package does not tell its version.")  # fmt: skip
+def main(model: str, out: str | None, **options: object) -> None:
+    started_s = time.monotonic()
+    from profiler.run import Options, profile  # pandas and pydantic, a second to load, are not for --help
+
+    signal.signal(signal.SIGTERM, _interrupt)  # a job that is stopped by its time limit keeps its rows too
+    try:
+        profile(Options(model=model, out=Path(out or f"{_name_of(model)}.csv"), **options), started_s)  # type: ignore[arg-type]
+    except InputError as error:
+        click.echo(f"profile-gpu: {error}", err=True)
+        sys.exit(2)
+    except KeyboardInterrupt as error:
+        click.echo(f"profile-gpu: interrupted{f'; {error}' if str(error) else ''}", err=True)
+        sys.exit(1)
+
+
+def _name_of(model: str) -> str:
+    """A known name as it is, a file by its stem, `config.json` by its folder."""
+    path = Path(model)
+    if path.name == "config.json":
+        return path.resolve().parent.name
+    return path.stem if path.suffix in (".yaml", ".yml", ".json") else path.name
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of a handler
+    raise KeyboardInterrupt

@@ -1,0 +1,178 @@
+"""Which points of each operator are measured, and in which order.
+
+Matrix products run in tiles, so their time climbs in steps: every multiple of 64 up to 1024 tokens is
+measured, and the token after each, where a new tile begins; further up the grid is coarser. Attention is
+measured over chunk x context, decode batch x context and, because a kernel may do badly on both at once, over
+mixed batches. A coarse pass over all operators comes first, so that a table cut short is coarse rather than
+lopsided.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import product
+
+LINEAR_OPERATORS = ("qkv_proj", "o_proj", "mlp")
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A row of the cost table before it is measured; the columns are those of `simulator.cost_table`."""
+
+    operator: str
+    tokens: int = 0
+    sequences: int = 0
+    prefills: int = 0
+    prefill_tokens: int = 0
+    prefill_context: int = 0
+    decodes: int = 0
+    decode_context: int = 0
+
+    def __str__(self) -> str:
+        if self.operator != "attention":
+            return f"{self.operator} of {self.tokens or self.sequences}"
+        parts = []
+        if self.decodes:
+            parts.append(f"{self.decodes} decodes at {self.decode_context}")
+        if self.prefills:
+            parts.append(f"{self.prefills} x {self.prefill_tokens} after {self.prefill_context}")
+        return "attention of " + " + ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of the grid: tokens of a step, KV entries of one call, and the page they are rounded up to."""
+
+    max_tokens: int = 8192
+    max_kv_tokens: int = 700_000
+    page_size: int = 16
+    most_attention_area: int = 105_000_000  # query x key pairs of one chunk: some 10 ms a call at most
+
+
+def token_counts(max_tokens: int) -> list[int]:
+    """Tokens at which the matrix products are measured."""
+    counts = {1, 2, 4, 8, 16, 24, 32, 48}
+    for step, last in ((64, 1024), (128, 2048)):
+        counts |= {size + one for size in range(step, last + 1, step) for one in (0, 1)}
+    counts |= {*range(2304, 4097, 256), 2561, 3073, 3585, 4097, *range(4608, 8193, 512), 6145}
+    return sorted(count for count in counts if count <= max_tokens)
+
+
+SMOOTH_TOKENS = (
+    1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 320, 384, 448, 512, 576, 640, 768, 896, 1024, 1280, 1536, 1792,
+    2048, 2560, 3072, 3584, 4096, 5120, 6144, 7168, 8192,
+)  # fmt: skip
+SEQUENCES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 65, 96, 128, 129, 160, 192, 256, 257, 320, 384, 512, 768, 1024)
+CHUNKS = (16, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
+PREFILL_CONTEXTS = (0, 256, 512, 1024, 2048, 4096, 8192, 16384)
+DECODES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 160, 192, 256, 384, 512, 768, 1024)
+DECODE_CONTEXTS = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+
+_COARSE_TOKENS = {1, 16, 64, 128, 256, 257, 384, 512, 513, 1024, 2048, 4096, 8192}
+_COARSE_CHUNKS = {64, 256, 512, 2048, 8192}
+_COARSE_CONTEXTS = {0, 128, 1024, 4096}
+_COARSE_DECODES = {1, 16, 64, 256, 1024}
+
+
+def token_points(max_tokens: int) -> Iterator[Point]:
+    """Points of the operators whose cost depends on the tokens of the step."""
+    for operator in LINEAR_OPERATORS:
+        yield from (Point(operator, tokens=count) for count in token_counts(max_tokens))
+    for operator in ("elementwise", "embedding"):
+        yield from (Point(operator, tokens=count) for count in SMOOTH_TOKENS if count <= max_tokens)
+
+
+def prefill_points() -> Iterator[Point]:
+    """Chunk x context; and several prompts in one call."""
+    for tokens, context in product(CHUNKS, PREFILL_CONTEXTS):
+        yield Point("attention", prefills=1, prefill_tokens=tokens, prefill_context=context)
+    for prefills, tokens, context in product((2, 4), (128, 512, 1024), (0, 1024)):
+        yield Point("attention", prefills=prefills, prefill_tokens=tokens, prefill_context=context)
+
+
+def decode_points() -> Iterator[Point]:
+    """Decode batch x context."""
+    for decodes, context in product(DECODES, DECODE_CONTEXTS):
+        yield Point("attention", decodes=decodes, decode_context=context)
+
+
+def hybrid_points() -> Iterator[Point]:
+    """Decodes together with one chunk: at context 0 broadly, later in a prompt on a subset."""
+    decodes, contexts = (1, 4, 16, 32, 64, 128, 192, 256), (128, 512, 1024, 2048, 4096)
+    for batch, context, tokens in product(decodes, contexts, (64, 256, 512, 1024, 2048)):
+        yield Point("attention", decodes=batch, decode_context=context, prefills=1, prefill_tokens=tokens)
+    for batch, context, tokens, before in product(
+        (16, 64, 128, 256), (512, 1024, 2048), (256, 1024), (1024, 4096)
+    ):
+        yield Point(
+            "attention",
+            decodes=batch,
+            decode_context=context,
+            prefills=1,
+            prefill_tokens=tokens,
+            prefill_context=before,
+        )
+
+
+def plan(limits: Limits, coarse: bool = False) -> list[Point]:
+    """The points in order: a coarse pass over every operator, then, unless `coarse`, all the others."""
+    sequences = (Point("lm_head", sequences=count) for count in SEQUENCES if count <= limits.max_tokens)
+    attention = (*prefill_points(), *decode_points(), *hybrid_points())
+    points = [
+        *token_points(limits.max_tokens),
+        *sequences,
+        *(point for point in attention if _within(point, limits)),
+    ]
+    first = [point for point in points if _is_coarse(point, limits)]
+    return first if coarse else first + _without(points, first)
+
+
+def _without(points: Iterable[Point], left_out: Iterable[Point]) -> list[Point]:
+    left_out = set(left_out)
+    return [point for point in points if point not in left_out]
+
+
+def kv_tokens(point: Point, page_size: int) -> int:
+    """KV entries that an attention point occupies, each sequence rounded up to whole pages."""
+    prefill = -(-(point.prefill_context + point.prefill_tokens) // page_size) * page_size
+    return point.prefills * prefill + point.decodes * -(-point.decode_context // page_size) * page_size
+
+
+def _within(point: Point, limits: Limits) -> bool:
+    tokens = point.decodes + point.prefills * point.prefill_tokens
+    area = point.prefill_tokens * (point.prefill_context + point.prefill_tokens // 2)
+    return (
+        tokens <= limits.max_tokens
+        and kv_tokens(point, limits.page_size) <= limits.max_kv_tokens
+        and area <= limits.most_attention_area
+    )
+
+
+def _is_coarse(point: Point, limits: Limits) -> bool:
+    """Whether the point is in the first pass."""
+    if point.operator != "attention":
+        return (point.tokens or point.sequences) in _COARSE_TOKENS | {limits.max_tokens}
+    if point.prefills > 1 or (point.decodes and point.prefills and point.prefill_context):
+        return False
+    chunk_fits = not point.prefills or point.prefill_tokens in _COARSE_CHUNKS
+    context_fits = not point.prefills or point.prefill_context in _COARSE_CONTEXTS
+    decodes_fit = not point.decodes or (
+        point.decodes in _COARSE_DECODES and point.decode_context in _COARSE_CONTEXTS
+    )
+    return chunk_fits and context_fits and decodes_fit
+
+
+def control_points(points: Iterable[Point]) -> list[Point]:
+    """A few of `points`, measured at the beginning and again at the end to learn the noise."""
+    wanted = (
+        Point("qkv_proj", tokens=256),
+        Point("mlp", tokens=257),
+        Point("mlp", tokens=2048),
+        Point("elementwise", tokens=1024),
+        Point("lm_head", sequences=64),
+        Point("attention", prefills=1, prefill_tokens=512, prefill_context=1024),
+        Point("attention", decodes=64, decode_context=1024),
+        Point("attention", decodes=64, decode_context=1024, prefills=1, prefill_tokens=512),
+    )
+    planned = list(points)
+    found = [point for point in wanted if point in planned]
+    return found or planned[:: max(1, len(planned) // 4)][:4]

@@ -1,0 +1,382 @@
+"""An experiment: which trace, costs, memory and policies. YAML and command line become one frozen `Experiment`.
+
+Below this module nobody reads configuration. The same YAML keys are written back, with everything resolved, as the
+run's `experiment.yaml`, and running that file repeats the run.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from annotated_types import Ge, Gt, Le
+
+from simulator.bundled import bundled_roots, resolve
+from simulator.core import Policy, StepCosts, Surroundings
+from simulator.cost_table import CostTable, Gpu, find_table, load_gpu
+from simulator.costs import LinearCosts
+from simulator.errors import InputError, nearest
+from simulator.models import ModelShape, load_model
+from simulator.plugins import make_policy, policy_names
+from simulator.table_costs import TableCosts
+from simulator.validation import parse
+
+DEFAULT_TRACE = "traces/conversation.csv"
+DEFAULT_COSTS = "h200/llama-3.1-8b"
+DEFAULT_MODEL, DEFAULT_GPU = "llama-3.1-8b", "h200"
+DEFAULT_POLICIES = ("orca", "sarathi", "vllm")
+ENGINES = ("none",)
+
+
+@dataclass(frozen=True)
+class KvCache:
+    """Paged KV memory; without `num_blocks` it is what `gpu_memory_utilization` of the GPU leaves beside the weights."""
+
+    block_size: Annotated[int, Ge(1)] = 16
+    num_blocks: Annotated[int, Ge(2)] | None = None
+    gpu_memory_utilization: Annotated[float, Gt(0), Le(1)] = 0.92
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """Degrees of model parallelism, and copies of the model."""
+
+    tensor: Annotated[int, Ge(1)] = 1
+    pipeline: Annotated[int, Ge(1)] = 1
+    replicas: Annotated[int, Ge(1)] = 1
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if getattr(self, field.name) != 1:
+                raise ValueError(f"{field.name}: this version simulates one GPU; only 1 is possible")
+
+
+@dataclass(frozen=True)
+class PolicyRun:
+    """One row of the comparison: the policy's name, its label and all its options; `source` is where it was given."""
+
+    label: str
+    policy: str
+    options: dict[str, Any]
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything that decides the numbers of a run. `folders` are searched for users' policy modules."""
+
+    trace: Path
+    model: ModelShape
+    model_source: str
+    costs: str | LinearCosts
+    costs_sha256: str
+    engine: str
+    kv_cache: KvCache
+    parallel: Parallel
+    policies: tuple[PolicyRun, ...]
+    surroundings: Surroundings
+    seed: int = 0
+    limit: int | None = None
+    speedup: float = 1.0
+    repair: bool = False
+    folders: tuple[Path, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of the pool as an engine reports them."""
+        assert self.kv_cache.num_blocks is not None
+        return self.kv_cache.num_blocks
+
+    def make_costs(self) -> StepCosts:
+        """The prices of steps."""
+        return self.costs if isinstance(self.costs, LinearCosts) else TableCosts(find_table(self.costs))
+
+    def make_policy(self, run: PolicyRun) -> Policy:
+        """A fresh policy object."""
+        return make_policy(run.policy, run.options, self.surroundings, self.folders)
+
+
+@dataclass(frozen=True)
+class _Keys:
+    """The keys of an experiment YAML; what `None` means is decided in `resolve_experiment`."""
+
+    trace: str = DEFAULT_TRACE
+    model: str | None = None
+    costs: str | dict[str, Any] = DEFAULT_COSTS
+    engine: str = "none"
+    kv_cache: KvCache = KvCache()
+    parallel: Parallel = Parallel()
+    policies: tuple[str | dict[str, Any], ...] = DEFAULT_POLICIES
+    seed: Annotated[int, Ge(0)] = 0
+    limit: Annotated[int, Ge(1)] | None = None
+    speedup: Annotated[float, Gt(0)] = 1.0
+    repair: bool = False
+    provenance: dict[str, Any] | None = None
+
+
+def load_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file, loaded safely. Raises InputError with the line of a syntax error."""
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError:
+        raise InputError("not a text file", path=path) from None
+    except OSError as error:
+        raise InputError(str(error.strerror), path=path) from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or " ".join(str(error).split())
+        raise InputError(
+            f"not valid YAML: {problem}", path=path, line=mark.line + 1 if mark else None
+        ) from None
+    if not isinstance(raw, dict):
+        raise InputError(f"should be a mapping of keys, not {type(raw).__name__}", path=path)
+    return raw
+
+
+def resolve_experiment(
+    raw: Mapping[str, Any], *, path: Path | None = None, settings: Sequence[str] = ()
+) -> Experiment:
+    """The experiment that `raw` (keys of an experiment YAML, read from `path`) describes.
+
+    `settings` are `[LABEL.]KEY=VALUE` overrides of policy options. Raises InputError.
+    """
+    keys = parse(_Keys, raw, path=path)
+    beside = path.parent.resolve() if path else None
+    trace = resolve(keys.trace, beside)
+    if trace is None or not trace.is_file():
+        problem = "is a folder" if trace else f"not found{_similar_file(keys.trace, beside)}"
+        raise InputError(f'trace "{keys.trace}" {problem}', path=path, key="trace")
+    costs, table = _resolve_costs(keys.costs, beside, path)
+    model, gpu = _resolve_model(keys.model, table, beside)
+    if keys.engine not in ENGINES:
+        raise InputError(
+            f'unknown engine profile "{keys.engine}"; {nearest(keys.engine, ENGINES, "engines")}',
+            path=path,
+            key="engine",
+        )
+    folders = tuple(dict.fromkeys([*([beside] if beside else []), Path.cwd()]))
+    surroundings = Surroundings(gpu.name, gpu.memory_bytes, model.max_position_embeddings)
+    runs = _resolve_policies(keys.policies, beside, path, folders)
+    runs = _apply_settings(runs, settings, surroundings, folders)
+    notes = [] if table else [f"analytic costs name no GPU: memory and defaults are those of an {gpu.name}"]
+    changed = (keys.provenance or {}).get("costs_sha256")
+    if table is not None and changed not in (None, table.sha256):
+        notes.append(f"the cost table {keys.costs} has changed since {path} was written: results will differ")
+    return Experiment(
+        trace=trace,
+        model=model,
+        model_source=keys.model or model.name,
+        costs=costs,
+        costs_sha256=table.sha256 if table else "",
+        engine=keys.engine,
+        kv_cache=_resolve_kv_cache(keys.kv_cache, model, gpu),
+        parallel=keys.parallel,
+        policies=_complete_options(runs, surroundings, folders),
+        surroundings=surroundings,
+        seed=keys.seed,
+        limit=keys.limit,
+        speedup=keys.speedup,
+        repair=keys.repair,
+        folders=folders,
+        notes=tuple(notes),
+    )
+
+
+def as_yaml_keys(experiment: Experiment) -> dict[str, Any]:
+    """The resolved experiment under the keys that `resolve_experiment` reads."""
+    costs = experiment.costs
+    return {
+        "trace": portable(experiment.trace),
+        "model": experiment.model_source,
+        "costs": {"linear": asdict(costs)} if isinstance(costs, LinearCosts) else costs,
+        "engine": experiment.engine,
+        "kv_cache": asdict(experiment.kv_cache),
+        "parallel": asdict(experiment.parallel),
+        "policies": [
+            {"policy": run.policy, "label": run.label, **run.options} for run in experiment.policies
+        ],
+        "seed": experiment.seed,
+        "limit": experiment.limit,
+        "speedup": experiment.speedup,
+        "repair": experiment.repair,
+    }
+
+
+def portable(path: Path) -> str:
+    """A bundled file by its bundled name, any other by its absolute path."""
+    whole = path.resolve()
+    for root in bundled_roots():
+        if whole.is_relative_to(root) and resolve(whole.relative_to(root), root) == whole:
+            return str(whole.relative_to(root))
+    return str(whole)
+
+
+def _similar_file(name: str, beside: Path | None) -> str:
+    wanted = Path(name)
+    folders = [folder / wanted.parent for folder in (beside, Path.cwd(), *bundled_roots()) if folder]
+    names = {
+        entry.name for folder in folders if folder.is_dir() for entry in folder.iterdir() if entry.is_file()
+    }
+    if not names:
+        return ""
+    hint = nearest(wanted.name, names)
+    return f"; {hint.split('?')[0]}?" if hint.startswith("did") else ""
+
+
+def _resolve_costs(
+    costs: str | dict[str, Any], beside: Path | None, path: Path | None
+) -> tuple[str | LinearCosts, CostTable | None]:
+    if isinstance(costs, str):
+        table = find_table(costs, beside)
+        return table.name if table.name == costs else str(Path(table.name).resolve()), table
+    for key in costs:
+        if key != "linear":
+            raise InputError(
+                f"unknown form; {nearest(str(key), ['linear'], 'forms')}", path=path, key=f"costs.{key}"
+            )
+    if not isinstance(costs.get("linear"), dict):
+        raise InputError(
+            "should be a mapping: {linear: {fixed_ns: ..., per_token_ns: ...}}", path=path, key="costs"
+        )
+    return parse(LinearCosts, costs["linear"], path=path, prefix="costs.linear."), None
+
+
+def _resolve_model(name: str | None, table: CostTable | None, beside: Path | None) -> tuple[ModelShape, Gpu]:
+    """The model's shape and the GPU; without a table the defaults."""
+    if table is None:
+        return _load_model(name or DEFAULT_MODEL, beside), load_gpu(DEFAULT_GPU)
+    measured = table.metadata.model
+    if name is not None and name != measured.name:
+        wanted = _load_model(name, beside)
+        if replace(wanted, name=measured.name) != measured:
+            raise InputError(
+                f'cost table {table.name} was measured for "{measured.name}", not "{wanted.name}";'
+                " give the table of that model with --costs or measure one with profile-gpu",
+                key="model",
+            )
+    return measured, table.metadata.gpu
+
+
+def _load_model(name: str, beside: Path | None) -> ModelShape:
+    path = resolve(name, beside)
+    return load_model(str(path) if path is not None and path.is_file() else name)
+
+
+def _resolve_kv_cache(wanted: KvCache, model: ModelShape, gpu: Gpu) -> KvCache:
+    if wanted.num_blocks is not None:
+        return wanted
+    usable = int(wanted.gpu_memory_utilization * gpu.memory_bytes) - model.weight_bytes
+    blocks = usable // (wanted.block_size * model.kv_bytes_per_token)
+    if blocks < 2:
+        raise InputError(
+            f"the weights of {model.name} ({model.weight_bytes / 1e9:.1f} GB) leave no room for a KV cache in"
+            f" {wanted.gpu_memory_utilization:g} of {gpu.name}'s {gpu.memory_bytes / 1e9:.1f} GB",
+            key="kv_cache.gpu_memory_utilization",
+        )
+    return replace(wanted, num_blocks=blocks)
+
+
+def _resolve_policies(
+    entries: Sequence[str | dict[str, Any]], beside: Path | None, path: Path | None, folders: tuple[Path, ...]
+) -> list[PolicyRun]:
+    if not entries:
+        raise InputError("no policy given", path=path, key="policies")
+    runs: list[PolicyRun] = []
+    for place, entry in enumerate(entries):
+        raw, where = _policy_mapping(entry, beside, path, f"policies.{place}")
+        options = {key: value for key, value in raw.items() if key not in ("policy", "label")}
+        name = raw.get("policy")
+        if not isinstance(name, str):
+            hint = f"a policy's name ({', '.join(policy_names())}) or package.module:Class"
+            raise InputError(f"should be {hint}, not {name!r}", path=where, key="policy")
+        runs.append(PolicyRun(_label(raw, where, name, [run.label for run in runs]), name, options, where))
+    return runs
+
+
+def _policy_mapping(
+    entry: str | dict[str, Any], beside: Path | None, path: Path | None, key: str
+) -> tuple[dict[str, Any], str]:
+    """An entry's `policy:` mapping, and where it stands for messages."""
+    if isinstance(entry, dict):
+        return entry, f"{path}, {key}" if path else key
+    if ":" in entry and not entry.endswith((".yaml", ".yml")):
+        return {"policy": entry}, entry
+    file = resolve(entry, beside)
+    if file is None and "/" not in entry:
+        file = resolve(f"policies/{entry}.yaml", beside)
+    if file is not None and file.is_file():
+        raw = load_yaml(file)
+        raw.setdefault("label", file.stem)
+        return raw, str(file)
+    if entry.endswith((".yaml", ".yml")):
+        raise InputError(f'policy file "{entry}" not found{_similar_file(entry, beside)}', path=path, key=key)
+    return {"policy": entry}, str(path) if path else "--policy"
+
+
+def _label(raw: Mapping[str, Any], where: str, name: str, taken: Sequence[str]) -> str:
+    label = str(raw.get("label", name.rpartition(":")[2]))
+    if not re.fullmatch(r"[\w.+@=-][\w.+@= -]{0,79}", label) or label in (".", ".."):
+        raise InputError(
+            f"label {label!r} names a folder: up to 80 letters, digits, spaces and . _ + - = @",
+            path=where,
+            key="label",
+        )
+    if label not in taken:
+        return label
+    return next(f"{label}-{n}" for n in range(2, len(taken) + 3) if f"{label}-{n}" not in taken)
+
+
+def _apply_settings(
+    runs: list[PolicyRun], settings: Sequence[str], surroundings: Surroundings, folders: tuple[Path, ...]
+) -> list[PolicyRun]:
+    """`[LABEL.]KEY=VALUE` overrides; without a label every policy that has the option takes it."""
+    for setting in settings:
+        target, equals, text = setting.partition("=")
+        if not equals:
+            raise InputError(f"should be [LABEL.]KEY=VALUE, not {setting!r}", key="--set")
+        labelled = [run.label for run in runs if target.startswith(run.label + ".")]
+        key = target[len(max(labelled, key=len)) + 1 :] if labelled else target
+        if not labelled and "." in target:
+            hint = nearest(target.rpartition(".")[0], [run.label for run in runs], "labels")
+            raise InputError(f"no such label; {hint}", key=f"--set {target}")
+        value = _setting_value(text, setting)
+        chosen = {max(labelled, key=len)} if labelled else _with_option(runs, key, folders)
+        runs = [
+            replace(run, options={**run.options, key: value}) if run.label in chosen else run for run in runs
+        ]
+    return runs
+
+
+def _setting_value(text: str, setting: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise InputError(f"not a YAML value: {text!r}", key=f"--set {setting}") from None
+
+
+def _with_option(runs: Sequence[PolicyRun], key: str, folders: tuple[Path, ...]) -> set[str]:
+    from simulator.plugins import policy_class, policy_options
+
+    options = {run.label: policy_options(policy_class(run.policy, folders)) for run in runs}
+    chosen = {label for label, names in options.items() if key in names}
+    if not chosen:
+        every = {name for names in options.values() for name in names}
+        raise InputError(
+            f"no policy of this run has this option; {nearest(key, every, 'options')}", key=f"--set {key}"
+        )
+    return chosen
+
+
+def _complete_options(
+    runs: Sequence[PolicyRun], surroundings: Surroundings, folders: tuple[Path, ...]
+) -> tuple[PolicyRun, ...]:
+    """Every option of every policy spelled out; here a wrong option is found."""
+    complete = []
+    for run in runs:
+        policy = make_policy(run.policy, run.options, surroundings, folders, where=run.source)
+        options = {field.name: getattr(policy, field.name) for field in fields(policy) if field.init}  # type: ignore[arg-type]
+        complete.append(replace(run, options=options))
+    return tuple(complete)

@@ -1,0 +1,91 @@
+"""The output folder: every file appears whole or not at all, and nothing of the user's is overwritten unasked."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pandas as pd
+import yaml
+
+from simulator.errors import InputError
+from simulator.results import PolicyResult
+
+CSV_ROWS = 1_000_000
+"""Iteration logs longer than this are written as Parquet."""
+
+_RUN_FILES = ("requests.csv", "iterations.csv", "iterations.parquet")
+
+
+def prepare_folder(folder: Path, *, force: bool) -> None:
+    """Make the output folder. Raises InputError if it holds anything and `force` is not given.
+
+    With `force` only the files of an earlier run are removed, so that none of them is mistaken for one of this run.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f'"{folder}" is a file; give a folder', key="--out")
+    if folder.is_dir() and any(folder.iterdir()):
+        if not force:
+            raise InputError(f'folder "{folder}" is not empty; choose another or pass --force', key="--out")
+        _remove_earlier_run(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f'cannot make folder "{folder}": {error.strerror}', key="--out") from None
+
+
+def _remove_earlier_run(folder: Path) -> None:
+    for run in [path.parent for name in _RUN_FILES for path in folder.glob(f"*/{name}")]:
+        for name in _RUN_FILES:
+            (run / name).unlink(missing_ok=True)
+        if not any(run.iterdir()):
+            run.rmdir()
+    (folder / "summary.csv").unlink(missing_ok=True)
+
+
+def write_run(folder: Path, result: PolicyResult) -> None:
+    """`<label>/requests.csv` and `<label>/iterations.csv` (Parquet when long)."""
+    run = folder / result.label
+    run.mkdir(exist_ok=True)
+    write_csv(run / "requests.csv", result.requests)
+    if len(result.iterations) > CSV_ROWS:
+        _copy(run / "iterations.parquet", result.iterations, "FORMAT parquet, COMPRESSION zstd")
+    else:
+        write_csv(run / "iterations.csv", result.iterations)
+
+
+def write_summary(folder: Path, results: Sequence[PolicyResult]) -> None:
+    """`summary.csv`, a row a policy."""
+    write_csv(folder / "summary.csv", pd.DataFrame([result.summary for result in results]))
+
+
+def write_csv(path: Path, rows: pd.DataFrame) -> None:
+    """Comma-separated with a header line; floats in the shortest form that reads back equal, NaN empty."""
+    _copy(path, rows, "FORMAT csv, HEADER")
+
+
+def write_experiment(folder: Path, keys: Mapping[str, Any]) -> None:
+    """`experiment.yaml`."""
+    with _whole_file(folder / "experiment.yaml") as partial:
+        partial.write_text(
+            yaml.safe_dump(dict(keys), sort_keys=False, width=110, allow_unicode=True), encoding="utf-8"
+        )
+
+
+def _copy(path: Path, rows: pd.DataFrame, options: str) -> None:
+    with _whole_file(path) as partial, duckdb.connect() as connection:
+        connection.register("rows", rows)
+        quoted = str(partial).replace("'", "''")
+        connection.execute(f"COPY (SELECT * FROM rows) TO '{quoted}' ({options})")
+
+
+@contextmanager
+def _whole_file(path: Path) -> Any:
+    """A path to write to; it takes the place of `path` only once everything is written."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        yield partial
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,104 @@
+"""Which policy is best at what and by how much, in sentences; and what to know before believing them."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+from simulator.report.measures import HEADLINE, Measure, finished, winners
+from simulator.report.wording import opening
+from simulator.results import PolicyResult
+
+NEARLY = 1.02  # a factor below which two values are called about the same
+
+
+def headline(results: Sequence[PolicyResult]) -> list[str]:
+    """A sentence for each measure of the comparison that at least two policies have."""
+    sentences = []
+    for measure in HEADLINE:
+        known = [
+            (measure.of(result), result.label) for result in results if math.isfinite(measure.of(result))
+        ]
+        if len(known) >= 2:
+            ranked = sorted(known, key=lambda one: one[0], reverse=measure.better == "higher")
+            sentences.append(_sentence(measure, ranked, len(known) == len(results)))
+    return sentences
+
+
+def _sentence(measure: Measure, ranked: list[tuple[float, str]], everyone: bool) -> str:
+    """`ranked` are (value, label), best first; `everyone`: no policy is without a value."""
+    best, worst = ranked[0][0], ranked[-1][0]
+    if _factor(best, worst) < NEARLY:
+        ends = dict.fromkeys(measure.text(value) for value in sorted((best, worst)))
+        whose = "all policies" if everyone else f"the {len(ranked)} policies that have one"
+        return f"{opening(measure.noun)} is about the same for {whose}: {' to '.join(ends)}."
+    won = winners(measure, [value for value, _ in ranked])
+    tied = [label for (_, label), best_too in zip(ranked, won, strict=True) if best_too]
+    verb, extreme = "have" if len(tied) > 1 else "has", "highest" if measure.better == "higher" else "lowest"
+    rest = _others(measure, ranked[len(tied) :], best)
+    return f"{_listed(tied)} {verb} the {extreme} {measure.noun}: {measure.text(best)}, {rest}."
+
+
+def _others(measure: Measure, others: Sequence[tuple[float, str]], best: float) -> str:
+    """The next and the last of the policies that did not win."""
+    if len(others) == 1:
+        return _against(measure, best, others[0], "")
+    near, far = (
+        _against(measure, best, others[0], ", the next"),
+        _against(measure, best, others[-1], ", the last"),
+    )
+    return f"{near} and {far}"
+
+
+def _against(measure: Measure, best: float, other: tuple[float, str], place: str) -> str:
+    """How far `best` is from another policy's value: '2.3x below orca (104 ms)'."""
+    value, label = other
+    factor = _factor(best, value)
+    side = "above" if measure.better == "higher" else "below"
+    how = (
+        "about the same as"
+        if factor < NEARLY
+        else f"{times(factor)} {side}"
+        if math.isfinite(factor)
+        else side
+    )
+    return f"{how} {label} ({measure.text(value)}{place})"
+
+
+def times(factor: float) -> str:
+    """A factor of at least one with the digits that a single run deserves: 1.08x, 2.3x, 15x."""
+    digits = 2 if factor < 1.995 else 1 if factor < 9.95 else 0
+    return f"{factor:,.{digits}f}x"
+
+
+def _factor(one: float, other: float) -> float:
+    low, high = sorted((abs(one), abs(other)))
+    if low == high:
+        return 1.0
+    return high / low if low else math.inf
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def notes(results: Sequence[PolicyResult]) -> list[str]:
+    """What qualifies the numbers: unfinished requests first, then the notes of the runs, equal ones once."""
+    lines = [line for result in results if (line := _unfinished(result))]
+    said: dict[str, list[str]] = {}
+    for result in results:
+        for note in result.notes:
+            said.setdefault(note, []).append(result.label)
+    for note, labels in said.items():
+        everyone = len(labels) == len(results)
+        lines.append(note if everyone else f"{', '.join(labels)}: {note}")
+    return lines
+
+
+def _unfinished(result: PolicyResult) -> str:
+    done, every = finished(result)
+    if done == every:
+        return ""
+    kinds = Counter(str(status) for status in result.requests["status"] if status != "finished")
+    why = ", ".join(f"{number:,} {status}" for status, number in sorted(kinds.items()))
+    reason = f" ({why})" if why else ""
+    return f"{result.label}: {every - done:,} of {every:,} requests did not finish{reason}; compare with care"

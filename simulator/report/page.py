@@ -1,0 +1,171 @@
+"""One self-contained report.html: the comparison in words, the table, the plots, and where it came from."""
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from simulator import __version__
+from simulator.report.headline import headline, notes
+from simulator.report.measures import ITL_P99, OUTPUT_RATE, PAGE, TTFT_P99, Measure, column, finished
+from simulator.report.wording import opening
+from simulator.results import PolicyResult
+
+SVG_BYTES = 1_500_000  # all embedded drawings together; the heaviest become PNG until the rest fits
+PLOTS: dict[str, tuple[str, Measure | None]] = {
+    "throughput": (
+        "Output tokens/s, requests/s, p99 TTFT and p99 ITL of each policy; the best in bold.",
+        OUTPUT_RATE,
+    ),
+    "ttft": (
+        "The share of requests that had their first token within a time; p50, p90 and p99 are marked.",
+        TTFT_P99,
+    ),
+    "itl": (
+        "ITL by percentile: each further nine takes the same height, so that the tail shows.",
+        ITL_P99,
+    ),
+    "itl_over_time": (
+        "ITL of the gaps that end in each stretch of the run: median, p99 and maximum.",
+        ITL_P99,
+    ),
+    "timeline": (
+        "Tokens in each step, logarithmic: the dark area ends at the decodes, the light one at all tokens. "
+        "Left, the seconds in which most tokens arrive, step by step; right, the whole run in bins.",
+        None,
+    ),
+    "queue": ("Requests running and waiting and tokens in the KV cache over the run.", None),
+}
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A drawing as the page embeds it."""
+
+    stem: str
+    source: str  # a data: address
+    caption: str
+    alt: str
+
+
+def write_page(
+    results: Sequence[PolicyResult], folder: Path, experiment: Mapping[str, Any], plots: Sequence[Path]
+) -> Path:
+    """Writes `report.html` into `folder` and returns it; the same input gives the same bytes.
+
+    `experiment` is the resolved experiment: shown as YAML; `trace` and `costs` name the subject, and what
+    is under `provenance` (a mapping) becomes a table. `plots` are the files of `write_plots`.
+    """
+    environment = Environment(
+        loader=PackageLoader("simulator.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+    )
+    page = environment.get_template("page.html.j2").render(
+        trace=_inline(experiment.get("trace", "unnamed trace")),
+        costs=_inline(experiment.get("costs", "an unnamed table")),
+        labels=[result.label for result in results],
+        headline=headline(results),
+        notes=notes(results),
+        finished=["{:,}/{:,}".format(*finished(result)) for result in results],
+        rows=_rows(results),
+        plots=_embedded(plots, results),
+        policies=[(result.label, result.policy, _options(result)) for result in results],
+        provenance=_provenance(experiment),
+        experiment=_yaml(experiment),
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "report.html"
+    path.write_text(page, encoding="utf-8", newline="\n")
+    return path
+
+
+def _rows(results: Sequence[PolicyResult]) -> list[dict[str, Any]]:
+    """The summary table, a row a measure: name, unit, (text, best) a policy, and whether a new group starts.
+
+    Measures that no run has are left out.
+    """
+    rows: list[dict[str, Any]] = []
+    before = ""
+    for measure in PAGE:
+        unit, texts, best = column(measure, results)
+        if set(texts) == {"-"}:
+            continue
+        latency = measure.kind == "seconds" and bool(measure.statistic)
+        group = measure.group if latency else "the run"
+        rows.append(
+            {
+                "name": measure.group if measure.kind == "rate" else measure.title,
+                "unit": measure.statistic if measure.kind == "rate" else unit,
+                "cells": list(zip(texts, best, strict=True)),
+                "first": group != before,
+            }
+        )
+        before = group
+    return rows
+
+
+def _embedded(plots: Sequence[Path], results: Sequence[PolicyResult]) -> list[Plot]:
+    """The plots in their order, as SVG where that is light enough, else as PNG."""
+    forms: dict[str, dict[str, Path]] = {}
+    for path in plots:
+        forms.setdefault(path.stem, {})[path.suffix] = path
+    chosen = {stem: files.get(".svg") or files[".png"] for stem, files in forms.items()}
+    for stem in sorted(chosen, key=lambda stem: -chosen[stem].stat().st_size):
+        heavy = sum(path.stat().st_size for path in chosen.values() if path.suffix == ".svg") > SVG_BYTES
+        if heavy and ".png" in forms[stem]:
+            chosen[stem] = forms[stem][".png"]
+    return [_plot(stem, path, results) for stem, path in chosen.items()]
+
+
+def _plot(stem: str, path: Path, results: Sequence[PolicyResult]) -> Plot:
+    kind = "image/svg+xml" if path.suffix == ".svg" else "image/png"
+    source = f"data:{kind};base64,{base64.b64encode(path.read_bytes()).decode('ascii')}"
+    caption, measure = PLOTS.get(stem, (stem.replace("_", " "), None))
+    return Plot(stem, source, caption, f"{caption} {_in_words(measure, results)}".strip())
+
+
+def _in_words(measure: Measure | None, results: Sequence[PolicyResult]) -> str:
+    """A plot's main numbers for those who do not see it."""
+    if measure is None:
+        return f"Policies: {', '.join(result.label for result in results)}."
+    values = [f"{result.label} {measure.text(measure.of(result))}" for result in results]
+    return f"{opening(measure.noun)}: {', '.join(values)}."
+
+
+def _options(result: PolicyResult) -> list[tuple[str, str]]:
+    return [(name, _inline(value)) for name, value in result.options.items()]
+
+
+def _provenance(experiment: Mapping[str, Any]) -> list[tuple[str, str]]:
+    rows = [("chunkwise", __version__)]
+    recorded = experiment.get("provenance")
+    if isinstance(recorded, Mapping):
+        rows += [(str(name), _inline(value)) for name, value in recorded.items() if str(name) != "chunkwise"]
+    return rows
+
+
+def _inline(value: Any) -> str:
+    """A value as YAML has it, on one line; text as it is."""
+    if isinstance(value, str):
+        return value
+    text = yaml.safe_dump(_plain(value), default_flow_style=True, width=10**6, allow_unicode=True)
+    return text.removesuffix("...\n").strip()
+
+
+def _yaml(value: Any) -> str:
+    return yaml.safe_dump(_plain(value), sort_keys=False, allow_unicode=True, width=100)
+
+
+def _plain(value: Any) -> Any:
+    """Mappings, lists and scalars only: what safe YAML can write; anything else by its text."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return value if value is None or type(value) in (bool, int, float, str) else str(value)

@@ -1,0 +1,140 @@
+"""Runs an experiment: each policy over the same trace, one after the other or in parallel processes."""
+
+import gc
+import platform
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from simulator import __version__
+from simulator.clients import requests_of
+from simulator.engine import simulate
+from simulator.experiment import Experiment, PolicyRun
+from simulator.formats import read_trace
+from simulator.metrics.summary import policy_result
+from simulator.results import PolicyResult
+from simulator.runlog import REJECTED, STALLED, LoggedRun
+from simulator.scheduler import Scheduler
+from simulator.table_costs import TableCosts
+from simulator.trace import Trace
+
+OnStep = Callable[[Scheduler], None]
+
+
+def load_trace(experiment: Experiment) -> Trace:
+    """The experiment's requests: read, cut to `limit`, sped up."""
+    trace = read_trace(experiment.trace, repair=experiment.repair)
+    if experiment.limit is not None:
+        trace = trace.first(experiment.limit)
+    return trace.sped_up(experiment.speedup) if experiment.speedup != 1 else trace
+
+
+def run_policy(
+    experiment: Experiment, run: PolicyRun, trace: Trace, on_step: OnStep | None = None
+) -> PolicyResult:
+    """One policy over the whole trace."""
+    policy, costs = experiment.make_policy(run), experiment.make_costs()
+    gc.collect()
+    gc.disable()  # a run makes no reference cycles, and collecting over a million requests is a quarter of its time
+    try:
+        log = simulate(
+            requests_of(trace),
+            policy,
+            costs,
+            block_size=experiment.kv_cache.block_size,
+            num_blocks=experiment.num_blocks,
+            on_step=on_step,
+        )
+    finally:
+        gc.enable()
+    result = policy_result(run.label, run.policy, run.options, trace, log)
+    return _with_notes(result, _notes(log, costs if isinstance(costs, TableCosts) else None, trace))
+
+
+def run_policies(
+    experiment: Experiment, trace: Trace, jobs: int, on_step: Callable[[PolicyRun], OnStep | None]
+) -> Iterator[PolicyResult]:
+    """Results in the order of the experiment's policies; with `jobs` above 1 in that many processes."""
+    if jobs == 1 or len(experiment.policies) == 1:
+        for run in experiment.policies:
+            yield run_policy(experiment, run, trace, on_step(run))
+        return
+    with ProcessPoolExecutor(min(jobs, len(experiment.policies))) as pool:
+        futures = {pool.submit(run_policy, experiment, run, trace): run for run in experiment.policies}
+        try:
+            for future in as_completed(futures):
+                yield future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def provenance(experiment: Experiment, trace: Trace, command: str) -> dict[str, Any]:
+    """What made this run, for `experiment.yaml`."""
+    packages = ("numpy", "pandas", "simpy")
+    return {
+        "command": command,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": {"chunkwise": __version__, "python": platform.python_version()}
+        | {package: _version(package) for package in packages},
+        "trace_format": trace.format,
+        "trace_sha256": trace.sha256,
+        "trace_requests": len(trace),
+        "costs_sha256": experiment.costs_sha256,
+        "notes": [*experiment.notes, *trace.notes],
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _with_notes(result: PolicyResult, notes: tuple[str, ...]) -> PolicyResult:
+    from dataclasses import replace
+
+    return replace(result, notes=notes)
+
+
+def _notes(log: LoggedRun, costs: TableCosts | None, trace: Trace) -> tuple[str, ...]:
+    """What the reader must know beside the numbers."""
+    notes = []
+    for status, word in ((REJECTED, "rejected"), (STALLED, "stalled")):
+        indices = log.requests["request"][log.requests["status"] == status].tolist()
+        if indices:
+            first = min(indices)
+            name = trace.request_id[first] if trace.request_id is not None else first
+            notes.append(
+                f"{len(indices)} of {len(trace)} requests {word} (first: request {name}: {log.reasons[first]})"
+            )
+    cut = int(
+        (log.requests["generated"] < trace.output_tokens[log.requests["request"]])[
+            log.requests["status"] == 0
+        ].sum()
+    )
+    if cut:
+        notes.append(f"{cut} requests reached max_model_len; their output was cut there")
+    if costs is not None:
+        notes += _outside_grid(log, costs)
+    return tuple(notes)
+
+
+def _outside_grid(log: LoggedRun, costs: TableCosts) -> list[str]:
+    rows = log.iterations
+    tokens = rows["num_decodes"] + rows["prefill_tokens"]
+    notes = []
+    for values, limit, what in (
+        (tokens, costs.grid.tokens, "tokens"),
+        (rows["num_decodes"], costs.grid.decodes, "decodes"),
+    ):
+        outside = int((values > limit).sum())
+        if outside:
+            share = 100 * outside / len(values)
+            notes.append(
+                f"{outside} steps ({share:.2g} %) have more than the {limit} {what} that were measured; the trend is continued"
+            )
+    return notes

@@ -1,0 +1,240 @@
+"""Prices of steps from a measured table.
+
+A step costs embedding + layers x (linear operators + elementwise + attention) + LM head. The linear part is looked up
+by the step's tokens, piecewise linear between measured points: where both n and n + 1 were measured, a tile cliff
+between them stays a cliff. Attention is interpolated on its measured surfaces: prefill chunk x context, decodes x mean
+context, and for hybrid steps what the decodes add to a prefill in the same kernel call. A price needs O(chunks) work
+and never looks at single decodes.
+
+Outside the measured grid the nearest measured trend is continued; `GridRange` says where that begins.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp, log
+
+import numpy as np
+import pandas as pd
+
+from simulator.cost_table import TOKEN_OPERATORS, CostTable
+from simulator.errors import InputError
+from simulator.trace import Floats
+
+_NS_PER_US = 1000.0
+
+
+@dataclass(frozen=True)
+class GridRange:
+    """Largest measured tokens of a step, sequences, prefill context, decodes and decode context."""
+
+    tokens: int
+    sequences: int
+    prefill_context: int
+    decodes: int
+    decode_context: int
+
+
+class TableCosts:
+    """Step prices from `table` for the model it was measured with."""
+
+    def __init__(self, table: CostTable) -> None:
+        rows, layers = table.rows, table.metadata.model.num_hidden_layers
+        self._layers = layers
+        self._token_ns = _token_prices(rows, layers, table.name)
+        self._sequence_ns = _sequence_prices(rows, table.name)
+        attention = rows[rows["operator"] == "attention"]
+        with_prefill, with_decodes = attention["prefills"] > 0, attention["decodes"] > 0
+        scale = layers * _NS_PER_US
+        self._prefill = PrefillSurface(attention[with_prefill & ~with_decodes], scale, table.name)
+        self._decode = DecodeSurface(attention[with_decodes & ~with_prefill], scale, table.name)
+        hybrid = attention[with_decodes & with_prefill]
+        self._riding = _riding_surface(hybrid, self._prefill, scale, self._decode, table.name)
+        self._prefill_ns: dict[tuple[int, int], float] = {}
+        self.grid = GridRange(
+            int(rows["tokens"].max()),
+            int(rows["sequences"].max()),
+            int(attention["prefill_context"].max()),
+            int(attention["decodes"].max()),
+            int(attention["decode_context"].max()),
+        )
+
+    def step_ns(self, decodes: int, decode_context: int, chunks: Sequence[tuple[int, int]]) -> int:
+        """See `StepCosts.step_ns`."""
+        if not chunks:
+            if not decodes:
+                return 0
+            attention = self._decode.price(decodes, decode_context)
+            return int(self._tokens_ns(decodes) + self._sequences_ns(decodes) + attention)
+        tokens = decodes
+        attention = 0.0
+        for chunk in chunks:
+            tokens += chunk[1]
+            attention += self._chunk_ns(chunk)
+        if len(chunks) > 1:  # one kernel call, so its fixed cost is paid once
+            attention -= (len(chunks) - 1) * self._prefill.floor_ns
+        if decodes:
+            attention += self._riding.price(decodes, decode_context)
+        return int(self._tokens_ns(tokens) + self._sequences_ns(decodes + len(chunks)) + attention)
+
+    def _chunk_ns(self, chunk: tuple[int, int]) -> float:
+        price = self._prefill_ns.get(chunk)
+        if price is None:
+            if len(self._prefill_ns) > 1_000_000:
+                self._prefill_ns.clear()
+            price = self._prefill_ns[chunk] = self._prefill.price(*chunk)
+        return price
+
+    def _tokens_ns(self, tokens: int) -> float:
+        prices = self._token_ns
+        return prices[tokens] if tokens < len(prices) else _continued(prices, tokens)
+
+    def _sequences_ns(self, sequences: int) -> float:
+        prices = self._sequence_ns
+        return prices[sequences] if sequences < len(prices) else _continued(prices, sequences)
+
+
+class PrefillSurface:
+    """Attention of one prompt chunk over (tokens of the chunk, context before it), nanoseconds of all layers.
+
+    Between measured chunk sizes the price follows a power law (the causal area grows with the square), between
+    measured contexts a straight line (it grows with the area).
+    """
+
+    def __init__(self, rows: pd.DataFrame, scale: float, name: str) -> None:
+        if rows.empty:
+            raise InputError("no prefill attention rows", path=name)
+        self._chunks: list[int] = []
+        self._curves: list[tuple[list[int], list[float]]] = []
+        for chunk, group in rows[rows["prefills"] == 1].groupby("prefill_tokens"):
+            medians = group.groupby("prefill_context")["time_us"].median()
+            self._chunks.append(int(str(chunk)))
+            self._curves.append((medians.index.tolist(), (medians * scale).tolist()))
+        self.floor_ns = min(times[0] for _, times in self._curves)
+
+    def price(self, context: int, tokens: int) -> float:
+        """Nanoseconds of `tokens` new tokens after `context` cached ones."""
+        chunks = self._chunks
+        above = min(max(bisect_right(chunks, tokens), 1), len(chunks) - 1)
+        if len(chunks) == 1:
+            return self._at(0, context) * max(1.0, tokens / chunks[0])
+        if tokens <= chunks[0]:
+            return self._at(0, context)
+        low, high = self._at(above - 1, context), self._at(above, context)
+        share = log(tokens / chunks[above - 1]) / log(chunks[above] / chunks[above - 1])
+        return low * exp(share * log(high / low))
+
+    def _at(self, place: int, context: int) -> float:
+        contexts, times = self._curves[place]
+        if len(contexts) == 1:  # only measured without context: the area gives the growth
+            chunk = self._chunks[place]
+            return times[0] * (context + chunk / 2) / (contexts[0] + chunk / 2)
+        return _line(contexts, times, context)
+
+
+class DecodeSurface:
+    """Attention of decodes over (their number, the sum of their contexts), nanoseconds of all layers.
+
+    Straight lines in the mean context at each measured number of decodes, and between neighbouring numbers at the same
+    mean context. The line for a number of decodes is made once, when first asked for.
+    """
+
+    def __init__(self, rows: pd.DataFrame, scale: float, name: str, *, column: str = "time_us") -> None:
+        if rows.empty:
+            raise InputError("no decode attention rows", path=name)
+        self._counts: list[int] = []
+        self._curves: list[tuple[list[int], list[float]]] = []
+        for count, group in rows.groupby("decodes"):
+            medians = group.groupby("decode_context")[column].median()
+            self._counts.append(int(str(count)))
+            self._curves.append((medians.index.tolist(), (medians * scale).tolist()))
+        self._knots = sorted({context for contexts, _ in self._curves for context in contexts})
+        self._lines: list[tuple[list[int], list[float], list[float]] | None] = []
+
+    def price(self, decodes: int, context_sum: int) -> float:
+        """Nanoseconds of `decodes` decodes that attend to `context_sum` KV entries in total."""
+        while decodes >= len(self._lines):
+            self._lines.extend([None] * (len(self._lines) + 64))
+        sums, times, slopes = self._lines[decodes] or self._line_of(decodes)
+        place = bisect_right(sums, context_sum) - 1
+        if place < 0:
+            place = 0
+        return times[place] + (context_sum - sums[place]) * slopes[place]
+
+    def _line_of(self, decodes: int) -> tuple[list[int], list[float], list[float]]:
+        times = [self._at(decodes, context) for context in self._knots]
+        sums = [decodes * context for context in self._knots]
+        slopes = [(times[i + 1] - times[i]) / (sums[i + 1] - sums[i]) for i in range(len(sums) - 1)]
+        slopes.append(slopes[-1] if slopes else 0.0)
+        line = (sums, times, slopes)
+        self._lines[decodes] = line
+        return line
+
+    def _at(self, decodes: int, context: int) -> float:
+        counts = self._counts
+        if len(counts) == 1:
+            return _line(*self._curves[0], context) * decodes / counts[0]
+        above = min(max(bisect_right(counts, decodes), 1), len(counts) - 1)
+        low, high = _line(*self._curves[above - 1], context), _line(*self._curves[above], context)
+        share = (decodes - counts[above - 1]) / (counts[above] - counts[above - 1])
+        return low + share * (high - low)
+
+
+def _riding_surface(
+    hybrid: pd.DataFrame, prefill: PrefillSurface, scale: float, decode: DecodeSurface, name: str
+) -> DecodeSurface:
+    """What decodes add to a prefill in the same call: measured hybrid calls less the prefill alone.
+
+    Without hybrid rows the decodes are priced as if they ran alone.
+    """
+    if hybrid.empty:
+        return decode
+    alone = [
+        prefill.price(int(context), int(tokens)) / scale
+        for context, tokens in zip(hybrid["prefill_context"], hybrid["prefill_tokens"], strict=True)
+    ]
+    added = hybrid.assign(added_us=(hybrid["time_us"] - alone).clip(lower=0.0))
+    return DecodeSurface(added, scale, name, column="added_us")
+
+
+def _token_prices(rows: pd.DataFrame, layers: int, name: str) -> list[float]:
+    """Nanoseconds of everything that depends on the tokens of a step alone, by tokens; index 0 is unused."""
+    points = {op: _points(rows, op, "tokens", name) for op in TOKEN_OPERATORS}
+    tokens = np.arange(max(int(x[-1]) for x, _ in points.values()) + 1)
+    total = np.zeros(len(tokens))
+    for operator, (x, y) in points.items():
+        times = np.interp(tokens, x, y)
+        if x[-1] < tokens[-1] and len(x) > 1:
+            beyond = tokens > x[-1]
+            times[beyond] = y[-1] + (tokens[beyond] - x[-1]) * (y[-1] - y[-2]) / (x[-1] - x[-2])
+        total += times * (1 if operator == "embedding" else layers)
+    return [float(value) for value in total * _NS_PER_US]
+
+
+def _sequence_prices(rows: pd.DataFrame, name: str) -> list[float]:
+    """Nanoseconds of final norm, LM head and sampling by the number of sequences."""
+    x, y = _points(rows, "lm_head", "sequences", name)
+    return [float(value) for value in np.interp(np.arange(int(x[-1]) + 1), x, y) * _NS_PER_US]
+
+
+def _points(rows: pd.DataFrame, operator: str, place: str, name: str) -> tuple[Floats, Floats]:
+    medians = rows[rows["operator"] == operator].groupby(place)["time_us"].median()
+    if medians.empty:
+        raise InputError("no rows of this operator", path=name, key=operator)
+    return medians.index.to_numpy(dtype=float), medians.to_numpy(dtype=float)
+
+
+def _line(x: list[int], y: list[float], at: int) -> float:
+    """Piecewise-linear interpolation, the last slopes continued outside; never below zero."""
+    if len(x) == 1:
+        return y[0]
+    above = min(max(bisect_right(x, at), 1), len(x) - 1)
+    slope = (y[above] - y[above - 1]) / (x[above] - x[above - 1])
+    return max(0.0, y[above - 1] + (at - x[above - 1]) * slope)
+
+
+def _continued(prices: list[float], at: int) -> float:
+    """The mean slope of the last eighth of the grid continued beyond it."""
+    last = len(prices) - 1
+    back = max(1, last // 8)
+    return prices[last] + (at - last) * (prices[last] - prices[last - back]) / back

@@ -1,0 +1,140 @@
+"""The self-contained page."""
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from simulator.report import page
+from simulator.report.headline import headline
+from simulator.report.page import write_page
+from simulator.results import PolicyResult
+
+EXPERIMENT: dict[str, Any] = {
+    "trace": "traces/conversation.csv",
+    "costs": "h200/llama-3.1-8b",
+    "seed": 0,
+    "policies": [{"policy": "orca", "label": "orca"}],
+    "provenance": {"python": "3.11.7", "command": "simulate-trace x.yaml"},
+}
+
+
+@pytest.fixture
+def drawings(tmp_path: Path) -> list[Path]:
+    """Two plots as files, small stand-ins."""
+    for stem in ("ttft", "itl"):
+        (tmp_path / f"{stem}.png").write_bytes(b"\x89PNG" + stem.encode())
+        (tmp_path / f"{stem}.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg"/>')
+    return [tmp_path / f"{stem}.{kind}" for stem in ("ttft", "itl") for kind in ("png", "svg")]
+
+
+class Tags(HTMLParser):
+    """Collects start tags with their attributes, and complains of tags that do not nest."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+        if tag not in ("meta", "img"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_needs_no_network(results: list[PolicyResult], drawings: list[Path], tmp_path: Path) -> None:
+    """Nothing is fetched: no addresses but data:, no scripts, no style sheets."""
+    path = write_page(results, tmp_path, EXPERIMENT, drawings)
+    text = path.read_text(encoding="utf-8")
+    assert path == tmp_path / "report.html"
+    assert not re.search(r"https?://|//[a-z]|url\(|@import|<script|<link", text)
+    tags = Tags(text)
+    assert tags.open == []
+    assert all(
+        str(attrs["src"]).startswith("data:image/svg+xml;base64,") for tag, attrs in tags.seen if tag == "img"
+    )
+
+
+def test_plots_have_captions_and_alternative_text(
+    results: list[PolicyResult], drawings: list[Path], tmp_path: Path
+) -> None:
+    """Who does not see the curves reads the numbers."""
+    tags = Tags(write_page(results, tmp_path, EXPERIMENT, drawings).read_text(encoding="utf-8"))
+    ttft, itl = (str(attrs["alt"]) for tag, attrs in tags.seen if tag == "img")
+    assert "p99 TTFT: orca " in ttft
+    assert "sarathi " in itl
+
+
+def test_the_comparison_the_table_and_the_experiment_are_on_it(
+    results: list[PolicyResult], tmp_path: Path
+) -> None:
+    """Headline sentences, options, definitions, the YAML and where it came from."""
+    noted = [replace(results[0], notes=("12 rows dropped",)), *results[1:]]
+    text = write_page(noted, tmp_path, EXPERIMENT, []).read_text(encoding="utf-8")
+    for part in (*headline(results), "12 rows dropped", "chunk_size: 512", "one output token", "3.11.7"):
+        assert part in text
+    shown = text.split("<pre>")[1].split("</pre>")[0]
+    assert yaml.safe_load(shown) == EXPERIMENT
+    assert "without an estimate of uncertainty" in " ".join(text.split())
+
+
+def test_the_best_cells_are_marked(results: list[PolicyResult], tmp_path: Path) -> None:
+    """One of the three has the lowest p99 ITL."""
+    text = write_page(results, tmp_path, EXPERIMENT, []).read_text(encoding="utf-8")
+    line = text.split("ITL p99</th>")[1].split("</tr>")[0]
+    cells = re.findall(r'<td( class="best")?>([^<]*)</td>', line)
+    assert [bool(best) for best, _ in cells] == [text.endswith("*") for _, text in cells]
+    assert [bool(best) for best, _ in cells] == [False, True, False]
+
+
+def test_user_text_is_escaped(results: list[PolicyResult], drawings: list[Path], tmp_path: Path) -> None:
+    """Labels, options, notes, trace names and the experiment cannot become tags or leave their attribute."""
+    evil = "\"'><script>alert(1)</script>"
+    odd = [
+        replace(result, label=f"{evil}{number}", policy=evil, options={evil: evil}, notes=(evil,))
+        for number, result in enumerate(results)
+    ]
+    experiment = {"trace": evil, "costs": evil, evil: [evil], "provenance": {evil: evil}}
+    text = write_page(odd, tmp_path, experiment, drawings).read_text(encoding="utf-8")
+    assert "<script" not in text
+    assert "&lt;script&gt;" in text
+    assert {tag for tag, _ in Tags(text).seen}.isdisjoint({"script"})
+    assert all(set(attrs) == {"src", "alt"} for tag, attrs in Tags(text).seen if tag == "img")
+
+
+def test_the_same_input_gives_the_same_bytes(
+    results: list[PolicyResult], drawings: list[Path], tmp_path: Path
+) -> None:
+    """No clock and no random names."""
+    once = write_page(results, tmp_path / "1", EXPERIMENT, drawings).read_bytes()
+    assert write_page(results, tmp_path / "2", EXPERIMENT, drawings).read_bytes() == once
+
+
+def test_heavy_drawings_become_pictures(
+    results: list[PolicyResult], drawings: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The heaviest first, until the rest is light enough."""
+    drawings[1].write_text(drawings[1].read_text() + " " * 1000)
+    monkeypatch.setattr(page, "SVG_BYTES", 500)
+    tags = Tags(write_page(results, tmp_path, EXPERIMENT, drawings).read_text(encoding="utf-8"))
+    kinds = [str(attrs["src"]).split(";")[0] for tag, attrs in tags.seen if tag == "img"]
+    assert kinds == ["data:image/png", "data:image/svg+xml"]
+
+
+def test_poor_runs_have_a_page(results: list[PolicyResult], nothing: PolicyResult, tmp_path: Path) -> None:
+    """A single policy, one that finished nothing, and an experiment of objects that YAML does not know."""
+    for runs in ([nothing], results[:1], [results[0], nothing]):
+        text = write_page(
+            runs, tmp_path, {"costs": {"linear": {"fixed_ns": 8}}, "at": Path("x")}, []
+        ).read_text()
+        assert "nothing to compare" in text
+        assert "{linear: {fixed_ns: 8}}" in text
+        assert not re.search(r"\bnan\b", text, re.IGNORECASE)
