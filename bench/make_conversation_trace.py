@@ -96,8 +96,7 @@ def main(out: Path = OUT) -> None:
     for name, asked in ASKED.items():
         print(f"{name:16}{asked:10.2f}{made[name]:10.2f}")
     rows = [
-        f"{arrival:.6f},{prompt},{output}\n"
-        for arrival, prompt, output in zip(arrivals, prompts, outputs, strict=True)
+        f"{arrival:.6f},{prompt},{output}\n" for arrival, prompt, output in zip(arrivals, prompts, outputs, strict=True)
     ]
     out.write_bytes(("arrival_s,prompt_tokens,output_tokens\n" + "".join(rows)).encode())
     print(f"{REQUESTS} requests over {arrivals[-1]:.1f} s -> {out}")

@@ -55,9 +55,7 @@ class Sarathi(PolicyBase):
             return None
         return Batch(chunks, decodes, preempted)
 
-    def _chunks(
-        self, view: View, decoding: int, free: int, preempted: list[Request]
-    ) -> list[tuple[Request, int]]:
+    def _chunks(self, view: View, decoding: int, free: int, preempted: list[Request]) -> list[tuple[Request, int]]:
         """Prompts in progress first, then admissions, within the chunk size and the number of prefills."""
         chunks: list[tuple[Request, int]] = []
         spent = 0

@@ -77,7 +77,7 @@ class Vllm(PolicyBase):
     def rejects(self, request: Request, view: View) -> str | None:
         """Besides what can never fit: a prompt that leaves no room for an output token."""
         if request.prompt_tokens == self.max_model_len:
-            return f"prompt of {request.prompt_tokens} tokens leaves no room for output, max_model_len {self.max_model_len}"
+            return f"prompt of {request.prompt_tokens} tokens, as long as max_model_len, leaves no room for output"
         return super().rejects(request, view)
 
     def plan(self, view: View) -> Batch | None:
@@ -117,9 +117,7 @@ class Vllm(PolicyBase):
             tokens = min(tokens, self.max_model_len - 1 - computed)
         return tokens
 
-    def _admit(
-        self, view: View, chunks: list[tuple[Request, int]], budget: int, free: int, running: int
-    ) -> None:
+    def _admit(self, view: View, chunks: list[tuple[Request, int]], budget: int, free: int, running: int) -> None:
         """Waiting requests in order, up to the first that does not fit."""
         for request in view.waiting:
             if budget <= 0 or running >= self.max_num_seqs:

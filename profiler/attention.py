@@ -223,9 +223,9 @@ class _Chunk:
             cache[pages].flatten(0, 1)[: self.length].transpose(0, 1).repeat_interleave(group, 0)
             for cache in (key_cache, value_cache)
         )
-        return scaled_dot_product_attention(
-            queries[None], keys[None], values[None], attn_mask=self.mask[None, None]
-        )[0].transpose(0, 1)
+        return scaled_dot_product_attention(queries[None], keys[None], values[None], attn_mask=self.mask[None, None])[
+            0
+        ].transpose(0, 1)
 
 
 def _version_of(package: str) -> str:

@@ -91,9 +91,7 @@ class VarlenBatch:
     positions: Int64
 
     @classmethod
-    def build(
-        cls, scheduled: Sequence[Scheduled], page_size: int, pages: Sequence[Sequence[int]]
-    ) -> "VarlenBatch":
+    def build(cls, scheduled: Sequence[Scheduled], page_size: int, pages: Sequence[Sequence[int]]) -> "VarlenBatch":
         """The arrays of `scheduled`, request i holding `pages[i]`.
 
         O(tokens). ValueError for an empty batch, too few pages, or two tokens written to one slot.

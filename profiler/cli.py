@@ -46,9 +46,7 @@ included.
 
 
 @click.command(help=HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
-@click.option(
-    "--model", required=True, metavar="NAME_OR_PATH", help="A known model, a YAML, or a config.json."
-)
+@click.option("--model", required=True, metavar="NAME_OR_PATH", help="A known model, a YAML, or a config.json.")
 @click.option("--out", metavar="PATH.csv", help="The table.  [default: the model's name, in this folder]")
 @click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda", show_default=True,
               help="cpu: try the program without a GPU, on a tiny model.")  # fmt: skip

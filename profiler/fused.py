@@ -22,9 +22,7 @@ class Fused(Protocol):
         """(RMS norm of x + residual times `weight`, x + residual); x and residual (tokens, hidden)."""
         ...
 
-    def rotary_(
-        self, qkv: "torch.Tensor", heads: int, cos_sin: "torch.Tensor", positions: "torch.Tensor"
-    ) -> None:
+    def rotary_(self, qkv: "torch.Tensor", heads: int, cos_sin: "torch.Tensor", positions: "torch.Tensor") -> None:
         """Rotate in place the first `heads` heads of each row of `qkv`: queries and keys, not values.
 
         `cos_sin`, float32 (positions, head_dim), is a row of `rotary_table`. The halves of a head form the
@@ -62,9 +60,7 @@ class TorchFused:
         normed = summed * (summed.pow(2).mean(-1, keepdim=True) + eps).rsqrt() * weight.float()
         return normed.to(x.dtype), summed.to(x.dtype)
 
-    def rotary_(
-        self, qkv: "torch.Tensor", heads: int, cos_sin: "torch.Tensor", positions: "torch.Tensor"
-    ) -> None:
+    def rotary_(self, qkv: "torch.Tensor", heads: int, cos_sin: "torch.Tensor", positions: "torch.Tensor") -> None:
         half = cos_sin.shape[1] // 2
         cos, sin = cos_sin[positions].unsqueeze(1).chunk(2, dim=-1)
         halves = qkv[:, : heads * 2 * half].view(-1, heads, 2, half)

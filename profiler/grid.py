@@ -100,9 +100,7 @@ def hybrid_points() -> Iterator[Point]:
     decodes, contexts = (1, 4, 16, 32, 64, 128, 192, 256), (128, 512, 1024, 2048, 4096)
     for batch, context, tokens in product(decodes, contexts, (64, 256, 512, 1024, 2048)):
         yield Point("attention", decodes=batch, decode_context=context, prefills=1, prefill_tokens=tokens)
-    for batch, context, tokens, before in product(
-        (16, 64, 128, 256), (512, 1024, 2048), (256, 1024), (1024, 4096)
-    ):
+    for batch, context, tokens, before in product((16, 64, 128, 256), (512, 1024, 2048), (256, 1024), (1024, 4096)):
         yield Point(
             "attention",
             decodes=batch,
@@ -155,9 +153,7 @@ def _is_coarse(point: Point, limits: Limits) -> bool:
         return False
     chunk_fits = not point.prefills or point.prefill_tokens in _COARSE_CHUNKS
     context_fits = not point.prefills or point.prefill_context in _COARSE_CONTEXTS
-    decodes_fit = not point.decodes or (
-        point.decodes in _COARSE_DECODES and point.decode_context in _COARSE_CONTEXTS
-    )
+    decodes_fit = not point.decodes or (point.decodes in _COARSE_DECODES and point.decode_context in _COARSE_CONTEXTS)
     return chunk_fits and context_fits and decodes_fit
 
 

@@ -71,9 +71,7 @@ def _silu_mul(gate_up, out, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     inside = columns < WIDTH
     gate = tl.load(gate_up + row * (2 * WIDTH) + columns, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(gate_up + row * (2 * WIDTH) + WIDTH + columns, mask=inside, other=0.0).to(tl.float32)
-    tl.store(
-        out + row * WIDTH + columns, (gate * tl.sigmoid(gate) * up).to(out.dtype.element_ty), mask=inside
-    )
+    tl.store(out + row * WIDTH + columns, (gate * tl.sigmoid(gate) * up).to(out.dtype.element_ty), mask=inside)
 
 
 class TritonFused:

@@ -29,9 +29,7 @@ def linear(x: "torch.Tensor", weight: "torch.Tensor") -> "torch.Tensor":
     return torch.nn.functional.linear(x, weight)
 
 
-def mlp(
-    x: "torch.Tensor", up: "torch.Tensor", down: "torch.Tensor", fused: Fused, gated: bool
-) -> "torch.Tensor":
+def mlp(x: "torch.Tensor", up: "torch.Tensor", down: "torch.Tensor", fused: Fused, gated: bool) -> "torch.Tensor":
     """The MLP of (tokens, hidden): one product with gate and up together, SiLU(gate) * up, the product down.
 
     Ungated: up, GELU, down.
@@ -222,8 +220,6 @@ def needed_bytes(shape: ModelShape, max_tokens: int, l2_bytes: int, element_byte
         "lm_head": shape.vocab_size * shape.hidden_size,
         "qkv_proj": shape.qkv_features * shape.hidden_size,
     }
-    largest = max(
-        count * element_bytes * copies_of(count * element_bytes, l2_bytes) for count in weights.values()
-    )
+    largest = max(count * element_bytes * copies_of(count * element_bytes, l2_bytes) for count in weights.values())
     activations = max_tokens * (2 * wide + 3 * shape.hidden_size) + min(max_tokens, 1024) * shape.vocab_size
     return largest + activations * element_bytes

@@ -139,9 +139,7 @@ def prepare(options: Options, shape: ModelShape) -> Setup:
         fused_note,
         "relative error against the reference, checked before timing:"
         f" elementwise {fused_error:.1e}, attention {attention_error:.1e}",
-        "times are of CUDA-graph replays over rotated weights and KV pages"
-        if device == "cuda"
-        else "a trial on a CPU",
+        "times are of CUDA-graph replays over rotated weights and KV pages" if device == "cuda" else "a trial on a CPU",
         *([memory_note] if memory_note else []),
     ]
     version = options.attention_version if backend.version == "unknown" else None
@@ -181,9 +179,7 @@ def limits_of(
     pages = max(min(options.max_kv_tokens, room) // page_size, 1)
     limits = Limits(options.max_tokens, pages * page_size, page_size)
     cut = (
-        f"memory limits attention to {limits.max_kv_tokens} KV entries a call"
-        if room < options.max_kv_tokens
-        else None
+        f"memory limits attention to {limits.max_kv_tokens} KV entries a call" if room < options.max_kv_tokens else None
     )
     return limits, cut
 
@@ -204,9 +200,7 @@ def _measure(
         if options.device == "cuda":
             warm_gpu(WARM_GPU_S)
         first = {point: workshop.measure(point) for point in controls}
-        with ProgressDisplay(
-            len(points), sum(point in measured.rows for point in points), options.quiet
-        ) as display:
+        with ProgressDisplay(len(points), sum(point in measured.rows for point in points), options.quiet) as display:
             sweep(
                 points,
                 workshop.measure,
@@ -218,9 +212,7 @@ def _measure(
         last = {point: workshop.measure(point) for point in controls}
         during = {point: measured.rows[point] for point in controls if point in measured.rows}
         finished = metadata()
-    return replace(
-        finished, noise=repeat_noise([first, during, last]), notes=(*finished.notes, *measured.notes)
-    )
+    return replace(finished, noise=repeat_noise([first, during, last]), notes=(*finished.notes, *measured.notes))
 
 
 def _workshop(options: Options, setup: Setup, clocks: machine.ClockSampler) -> Workshop:
@@ -243,7 +235,7 @@ def _with_run(
         metadata,
         repeats=max(min(repeats, default=1), 1),
         clocks_mhz=clocks.seen(),
-        seconds=round(time.monotonic() - started_s, 1),
+        seconds=max(round(time.monotonic() - started_s, 1), 0.1),
     )
 
 

@@ -52,9 +52,7 @@ class Workshop:
 
                 torch.cuda.empty_cache()
             self._operator = (
-                self.make_attention()
-                if point.operator == "attention"
-                else BUILDERS[point.operator](self.bench)
+                self.make_attention() if point.operator == "attention" else BUILDERS[point.operator](self.bench)
             )
             self._name = point.operator
         return self._operator
@@ -93,9 +91,7 @@ class Measured:
             "decodes",
             "decode_context",
         ]
-        return (
-            rows.sort_values(["order", *places], kind="stable").drop(columns="order").reset_index(drop=True)
-        )
+        return rows.sort_values(["order", *places], kind="stable").drop(columns="order").reset_index(drop=True)
 
 
 def sweep(
@@ -118,9 +114,7 @@ def sweep(
     try:
         for place, point in enumerate(todo):
             if deadline_s is not None and time.monotonic() > deadline_s:
-                measured.notes.append(
-                    f"stopped by --budget with {len(todo) - place} of {len(points)} points left"
-                )
+                measured.notes.append(f"stopped by --budget with {len(todo) - place} of {len(points)} points left")
                 return
             report(point, len(points) - len(todo) + place)
             try:

@@ -37,9 +37,7 @@ Exit status: 0 done, 2 the input is wrong, 1 anything else.
 """
 
 
-@click.command(
-    context_settings={"max_content_width": 110, "help_option_names": ["-h", "--help"]}, epilog=EPILOG
-)
+@click.command(context_settings={"max_content_width": 110, "help_option_names": ["-h", "--help"]}, epilog=EPILOG)
 @click.argument("source", metavar="[TRACE or EXPERIMENT.yaml]", required=False)
 @click.option(
     "--policy",
@@ -149,9 +147,7 @@ def _run(
             write_run(folder, result)
             by_label[result.label] = result
             progress.finished(result.label)
-            write_summary(
-                folder, [by_label[run.label] for run in experiment.policies if run.label in by_label]
-            )
+            write_summary(folder, [by_label[run.label] for run in experiment.policies if run.label in by_label])
     results = [by_label[run.label] for run in experiment.policies]
     _report(console, folder, results, experiment, trace, keys, plots=not no_plots, page=not no_report)
 
@@ -252,9 +248,7 @@ class _Progress:
             *columns, console=console, transient=True, disable=not console.is_terminal or console.quiet
         )
         self._requests = requests
-        self._tasks = {
-            run.label: self._bars.add_task(run.label, total=requests) for run in experiment.policies
-        }
+        self._tasks = {run.label: self._bars.add_task(run.label, total=requests) for run in experiment.policies}
 
     def __enter__(self) -> "_Progress":
         self._bars.start()

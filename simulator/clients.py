@@ -32,9 +32,7 @@ def requests_of(trace: Trace) -> Iterator[Request]:
             yield Request(index, *values)
 
 
-def replay(
-    env: simpy.Environment, requests: Iterator[Request], receiver: "Receiver"
-) -> Generator[simpy.Event]:
+def replay(env: simpy.Environment, requests: Iterator[Request], receiver: "Receiver") -> Generator[simpy.Event]:
     """Hand each request to `receiver` at its arrival time, before any step that starts or ends at that nanosecond."""
     for request in requests:
         if request.arrival_ns > env.now:

@@ -49,9 +49,7 @@ class Request:
 
     WAITING, PREFILLING, DECODING, FINISHING, ENDED = range(5)
 
-    def __init__(
-        self, index: int, arrival_ns: int, prompt_tokens: int, output_tokens: int, priority: int = 0
-    ) -> None:
+    def __init__(self, index: int, arrival_ns: int, prompt_tokens: int, output_tokens: int, priority: int = 0) -> None:
         self.index = index
         self.arrival_ns = arrival_ns
         self.prompt_tokens = prompt_tokens

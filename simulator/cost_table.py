@@ -14,9 +14,9 @@ RMS norms with their residual adds, rotary embedding and the KV-cache write.
 """
 
 import hashlib
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import pandas as pd
@@ -131,9 +131,7 @@ def read_table(path: Path, name: str | None = None) -> CostTable:
 def read_metadata(path: Path) -> TableMetadata:
     """The sidecar of a table. Raises InputError."""
     if not path.is_file():
-        raise InputError(
-            "the sidecar of the cost table is missing; it says which GPU and model were timed", path=path
-        )
+        raise InputError("the sidecar of the cost table is missing; it says which GPU and model were timed", path=path)
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (ValueError, yaml.YAMLError) as error:
@@ -166,9 +164,7 @@ def _check_rows(rows: pd.DataFrame, path: Path) -> None:
         bad = ~np.isfinite(values) | (values < 0) | ((values == 0) & (column == "time_us"))
         if bad.any():
             line = int(np.flatnonzero(bad)[0])
-            raise InputError(
-                f"not a measurement: {rows[column].iloc[line]!r}", path=path, line=line + 2, key=column
-            )
+            raise InputError(f"not a measurement: {rows[column].iloc[line]!r}", path=path, line=line + 2, key=column)
 
 
 def table_names() -> dict[str, Path]:

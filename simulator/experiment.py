@@ -19,7 +19,7 @@ from simulator.cost_table import CostTable, Gpu, find_table, load_gpu
 from simulator.costs import LinearCosts
 from simulator.errors import InputError, nearest
 from simulator.models import ModelShape, load_model
-from simulator.plugins import make_policy, policy_names
+from simulator.plugins import make_policy, policy_class, policy_names, policy_options
 from simulator.table_costs import TableCosts
 from simulator.validation import parse
 
@@ -32,7 +32,7 @@ ENGINES = ("none",)
 
 @dataclass(frozen=True)
 class KvCache:
-    """Paged KV memory; without `num_blocks` it is what `gpu_memory_utilization` of the GPU leaves beside the weights."""
+    """Paged KV memory; without `num_blocks`, what `gpu_memory_utilization` of the GPU leaves beside the weights."""
 
     block_size: Annotated[int, Ge(1)] = 16
     num_blocks: Annotated[int, Ge(2)] | None = None
@@ -128,17 +128,13 @@ def load_yaml(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or " ".join(str(error).split())
-        raise InputError(
-            f"not valid YAML: {problem}", path=path, line=mark.line + 1 if mark else None
-        ) from None
+        raise InputError(f"not valid YAML: {problem}", path=path, line=mark.line + 1 if mark else None) from None
     if not isinstance(raw, dict):
         raise InputError(f"should be a mapping of keys, not {type(raw).__name__}", path=path)
     return raw
 
 
-def resolve_experiment(
-    raw: Mapping[str, Any], *, path: Path | None = None, settings: Sequence[str] = ()
-) -> Experiment:
+def resolve_experiment(raw: Mapping[str, Any], *, path: Path | None = None, settings: Sequence[str] = ()) -> Experiment:
     """The experiment that `raw` (keys of an experiment YAML, read from `path`) describes.
 
     `settings` are `[LABEL.]KEY=VALUE` overrides of policy options. Raises InputError.
@@ -159,8 +155,8 @@ def resolve_experiment(
         )
     folders = tuple(dict.fromkeys([*([beside] if beside else []), Path.cwd()]))
     surroundings = Surroundings(gpu.name, gpu.memory_bytes, model.max_position_embeddings)
-    runs = _resolve_policies(keys.policies, beside, path, folders)
-    runs = _apply_settings(runs, settings, surroundings, folders)
+    runs = _resolve_policies(keys.policies, beside, path)
+    runs = _apply_settings(runs, settings, folders)
     notes = [] if table else [f"analytic costs name no GPU: memory and defaults are those of an {gpu.name}"]
     changed = (keys.provenance or {}).get("costs_sha256")
     if table is not None and changed not in (None, table.sha256):
@@ -195,9 +191,7 @@ def as_yaml_keys(experiment: Experiment) -> dict[str, Any]:
         "engine": experiment.engine,
         "kv_cache": asdict(experiment.kv_cache),
         "parallel": asdict(experiment.parallel),
-        "policies": [
-            {"policy": run.policy, "label": run.label, **run.options} for run in experiment.policies
-        ],
+        "policies": [{"policy": run.policy, "label": run.label, **run.options} for run in experiment.policies],
         "seed": experiment.seed,
         "limit": experiment.limit,
         "speedup": experiment.speedup,
@@ -217,9 +211,7 @@ def portable(path: Path) -> str:
 def _similar_file(name: str, beside: Path | None) -> str:
     wanted = Path(name)
     folders = [folder / wanted.parent for folder in (beside, Path.cwd(), *bundled_roots()) if folder]
-    names = {
-        entry.name for folder in folders if folder.is_dir() for entry in folder.iterdir() if entry.is_file()
-    }
+    names = {entry.name for folder in folders if folder.is_dir() for entry in folder.iterdir() if entry.is_file()}
     if not names:
         return ""
     hint = nearest(wanted.name, names)
@@ -234,13 +226,9 @@ def _resolve_costs(
         return table.name if table.name == costs else str(Path(table.name).resolve()), table
     for key in costs:
         if key != "linear":
-            raise InputError(
-                f"unknown form; {nearest(str(key), ['linear'], 'forms')}", path=path, key=f"costs.{key}"
-            )
+            raise InputError(f"unknown form; {nearest(str(key), ['linear'], 'forms')}", path=path, key=f"costs.{key}")
     if not isinstance(costs.get("linear"), dict):
-        raise InputError(
-            "should be a mapping: {linear: {fixed_ns: ..., per_token_ns: ...}}", path=path, key="costs"
-        )
+        raise InputError("should be a mapping: {linear: {fixed_ns: ..., per_token_ns: ...}}", path=path, key="costs")
     return parse(LinearCosts, costs["linear"], path=path, prefix="costs.linear."), None
 
 
@@ -280,7 +268,7 @@ def _resolve_kv_cache(wanted: KvCache, model: ModelShape, gpu: Gpu) -> KvCache:
 
 
 def _resolve_policies(
-    entries: Sequence[str | dict[str, Any]], beside: Path | None, path: Path | None, folders: tuple[Path, ...]
+    entries: Sequence[str | dict[str, Any]], beside: Path | None, path: Path | None
 ) -> list[PolicyRun]:
     if not entries:
         raise InputError("no policy given", path=path, key="policies")
@@ -329,9 +317,7 @@ def _label(raw: Mapping[str, Any], where: str, name: str, taken: Sequence[str]) 
     return next(f"{label}-{n}" for n in range(2, len(taken) + 3) if f"{label}-{n}" not in taken)
 
 
-def _apply_settings(
-    runs: list[PolicyRun], settings: Sequence[str], surroundings: Surroundings, folders: tuple[Path, ...]
-) -> list[PolicyRun]:
+def _apply_settings(runs: list[PolicyRun], settings: Sequence[str], folders: tuple[Path, ...]) -> list[PolicyRun]:
     """`[LABEL.]KEY=VALUE` overrides; without a label every policy that has the option takes it."""
     for setting in settings:
         target, equals, text = setting.partition("=")
@@ -344,9 +330,7 @@ def _apply_settings(
             raise InputError(f"no such label; {hint}", key=f"--set {target}")
         value = _setting_value(text, setting)
         chosen = {max(labelled, key=len)} if labelled else _with_option(runs, key, folders)
-        runs = [
-            replace(run, options={**run.options, key: value}) if run.label in chosen else run for run in runs
-        ]
+        runs = [replace(run, options={**run.options, key: value}) if run.label in chosen else run for run in runs]
     return runs
 
 
@@ -358,15 +342,11 @@ def _setting_value(text: str, setting: str) -> Any:
 
 
 def _with_option(runs: Sequence[PolicyRun], key: str, folders: tuple[Path, ...]) -> set[str]:
-    from simulator.plugins import policy_class, policy_options
-
     options = {run.label: policy_options(policy_class(run.policy, folders)) for run in runs}
     chosen = {label for label, names in options.items() if key in names}
     if not chosen:
         every = {name for names in options.values() for name in names}
-        raise InputError(
-            f"no policy of this run has this option; {nearest(key, every, 'options')}", key=f"--set {key}"
-        )
+        raise InputError(f"no policy of this run has this option; {nearest(key, every, 'options')}", key=f"--set {key}")
     return chosen
 
 

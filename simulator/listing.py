@@ -23,9 +23,7 @@ def _policies() -> Table:
     table = _table("policy", "options (defaults; - = by GPU or model)", "what")
     for name in policy_names():
         kind = policy_class(name)
-        options = "\n".join(
-            f"{key} ({'-' if value is None else value})" for key, value in policy_options(kind).items()
-        )
+        options = "\n".join(f"{key} ({'-' if value is None else value})" for key, value in policy_options(kind).items())
         module = __import__(kind.__module__, fromlist=["__doc__"])
         table.add_row(name, options, (module.__doc__ or "").split("\n\n")[0].replace("\n", " "))
     return table

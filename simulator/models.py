@@ -60,9 +60,7 @@ class ModelShape:
     @property
     def layer_parameters(self) -> int:
         """Weights of one layer's matrices and its two norms (biases left out: under 0.1 %)."""
-        attention = (
-            self.hidden_size * self.qkv_features + self.num_attention_heads * self.head_dim * self.hidden_size
-        )
+        attention = self.hidden_size * self.qkv_features + self.num_attention_heads * self.head_dim * self.hidden_size
         mlp = (3 if self.gated_mlp else 2) * self.hidden_size * self.intermediate_size
         return attention + mlp + 2 * self.hidden_size
 
@@ -97,9 +95,7 @@ def load_model(name_or_path: str) -> ModelShape:
         path = path / "config.json"
     if path.is_file():
         return _read_shape(path)
-    raise InputError(
-        f'unknown model "{name_or_path}"; {nearest(name_or_path, model_names(), "models")}', key="model"
-    )
+    raise InputError(f'unknown model "{name_or_path}"; {nearest(name_or_path, model_names(), "models")}', key="model")
 
 
 def _read_shape(path: Path) -> ModelShape:
@@ -143,9 +139,7 @@ def _from_hugging_face(raw: dict[str, Any], path: Path) -> dict[str, Any]:
     raw = {**raw, **raw.get("text_config", {})} if isinstance(raw.get("text_config"), dict) else dict(raw)
     refuse_unpriceable(raw, path)
     if raw.get("is_encoder_decoder"):
-        raise InputError(
-            "an encoder-decoder model; only decoders are supported", path=path, key="is_encoder_decoder"
-        )
+        raise InputError("an encoder-decoder model; only decoders are supported", path=path, key="is_encoder_decoder")
     for key, aliases in _HF_ALIASES.items():
         for alias in aliases:
             if key not in raw and raw.get(alias) is not None:
@@ -155,12 +149,7 @@ def _from_hugging_face(raw: dict[str, Any], path: Path) -> dict[str, Any]:
     if raw.get("num_key_value_heads") is None:
         raw["num_key_value_heads"] = raw.get("num_attention_heads")
     heads = raw.get("num_attention_heads")
-    if (
-        raw.get("head_dim") is None
-        and isinstance(raw.get("hidden_size"), int)
-        and isinstance(heads, int)
-        and heads > 0
-    ):
+    if raw.get("head_dim") is None and isinstance(raw.get("hidden_size"), int) and isinstance(heads, int) and heads > 0:
         raw["head_dim"] = raw["hidden_size"] // heads
     raw.setdefault("name", Path(str(raw.get("_name_or_path") or path.resolve().parent.name)).name or "model")
     if "gated_mlp" not in raw:

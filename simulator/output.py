@@ -68,9 +68,7 @@ def write_csv(path: Path, rows: pd.DataFrame) -> None:
 def write_experiment(folder: Path, keys: Mapping[str, Any]) -> None:
     """`experiment.yaml`."""
     with _whole_file(folder / "experiment.yaml") as partial:
-        partial.write_text(
-            yaml.safe_dump(dict(keys), sort_keys=False, width=110, allow_unicode=True), encoding="utf-8"
-        )
+        partial.write_text(yaml.safe_dump(dict(keys), sort_keys=False, width=110, allow_unicode=True), encoding="utf-8")
 
 
 def _copy(path: Path, rows: pd.DataFrame, options: str) -> None:

@@ -33,9 +33,7 @@ def policy_class(name: str, folders: tuple[Path, ...] = (), where: str | None = 
     module_name = name.replace("-", "_")
     if module_name.replace("_", "-") not in policy_names():
         hint = nearest(name, policy_names(), "policies")
-        raise InputError(
-            f'unknown policy "{name}"; {hint}, or package.module:Class', path=where, key="policy"
-        )
+        raise InputError(f'unknown policy "{name}"; {hint}, or package.module:Class', path=where, key="policy")
     module = importlib.import_module(f"policies.{module_name}")
     found = [
         value
@@ -61,9 +59,7 @@ def _users_class(name: str, folders: tuple[Path, ...], where: str | None) -> typ
                 f'importing the module of policy "{name}" failed: {problem}', path=where, key="policy"
             ) from error
     kind = getattr(module, class_name, None)
-    classes = [
-        key for key, value in vars(module).items() if isinstance(value, type) and hasattr(value, "plan")
-    ]
+    classes = [key for key, value in vars(module).items() if isinstance(value, type) and hasattr(value, "plan")]
     if kind is None:
         hint = nearest(class_name, classes, "policies there")
         raise InputError(f'module {module_name} has no "{class_name}"; {hint}', path=where, key="policy")
@@ -74,7 +70,7 @@ def _users_class(name: str, folders: tuple[Path, ...], where: str | None) -> typ
         and kind.plan is not PolicyBase.plan
     ):
         raise InputError(
-            f'"{name}" is not a policy: it must be a dataclass that inherits simulator.core.PolicyBase and defines plan(view)',
+            f'"{name}" is not a policy: a dataclass that inherits simulator.core.PolicyBase and defines plan(view)',
             path=where,
             key="policy",
         )

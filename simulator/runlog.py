@@ -42,7 +42,7 @@ REQUEST_COLUMNS = (
 
 
 class RunLog:
-    """Rows of integers, appended by `.extend` of a tuple: the cheapest growing table that numpy reads without a copy."""
+    """Rows of integers, appended by `.extend` of a tuple: a cheap growing table that numpy reads without a copy."""
 
     def __init__(self) -> None:
         self.iterations = array("q")
@@ -67,9 +67,5 @@ class LoggedRun:
 
 def as_columns(rows: array[int], names: tuple[str, ...]) -> dict[str, NDArray[np.int64]]:
     """The flat rows as one int64 view a column."""
-    table = (
-        np.frombuffer(rows, dtype=np.int64).reshape(-1, len(names))
-        if rows
-        else np.empty((0, len(names)), np.int64)
-    )
+    table = np.frombuffer(rows, dtype=np.int64).reshape(-1, len(names)) if rows else np.empty((0, len(names)), np.int64)
     return {name: table[:, column] for column, name in enumerate(names)}

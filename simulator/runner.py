@@ -4,6 +4,7 @@ import gc
 import platform
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -31,9 +32,7 @@ def load_trace(experiment: Experiment) -> Trace:
     return trace.sped_up(experiment.speedup) if experiment.speedup != 1 else trace
 
 
-def run_policy(
-    experiment: Experiment, run: PolicyRun, trace: Trace, on_step: OnStep | None = None
-) -> PolicyResult:
+def run_policy(experiment: Experiment, run: PolicyRun, trace: Trace, on_step: OnStep | None = None) -> PolicyResult:
     """One policy over the whole trace."""
     policy, costs = experiment.make_policy(run), experiment.make_costs()
     gc.collect()
@@ -50,7 +49,7 @@ def run_policy(
     finally:
         gc.enable()
     result = policy_result(run.label, run.policy, run.options, trace, log)
-    return _with_notes(result, _notes(log, costs if isinstance(costs, TableCosts) else None, trace))
+    return replace(result, notes=_notes(log, costs if isinstance(costs, TableCosts) else None, trace))
 
 
 def run_policies(
@@ -94,12 +93,6 @@ def _version(package: str) -> str:
         return "unknown"
 
 
-def _with_notes(result: PolicyResult, notes: tuple[str, ...]) -> PolicyResult:
-    from dataclasses import replace
-
-    return replace(result, notes=notes)
-
-
 def _notes(log: LoggedRun, costs: TableCosts | None, trace: Trace) -> tuple[str, ...]:
     """What the reader must know beside the numbers."""
     notes = []
@@ -112,9 +105,7 @@ def _notes(log: LoggedRun, costs: TableCosts | None, trace: Trace) -> tuple[str,
                 f"{len(indices)} of {len(trace)} requests {word} (first: request {name}: {log.reasons[first]})"
             )
     cut = int(
-        (log.requests["generated"] < trace.output_tokens[log.requests["request"]])[
-            log.requests["status"] == 0
-        ].sum()
+        (log.requests["generated"] < trace.output_tokens[log.requests["request"]])[log.requests["status"] == 0].sum()
     )
     if cut:
         notes.append(f"{cut} requests reached max_model_len; their output was cut there")
@@ -133,8 +124,8 @@ def _outside_grid(log: LoggedRun, costs: TableCosts) -> list[str]:
     ):
         outside = int((values > limit).sum())
         if outside:
-            share = 100 * outside / len(values)
+            share = f"{100 * outside / len(values):.2g} %"
             notes.append(
-                f"{outside} steps ({share:.2g} %) have more than the {limit} {what} that were measured; the trend is continued"
+                f"{outside} steps ({share}) have more than the {limit} {what} measured; the trend is continued"
             )
     return notes

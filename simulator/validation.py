@@ -29,9 +29,7 @@ def _adapter(hint: Any) -> "TypeAdapter[Any] | type[Any]":
     return hint if is_dataclass(hint) else TypeAdapter(hint, config=ConfigDict(strict=True))  # type: ignore[return-value]
 
 
-def parse(
-    kind: Callable[..., T], raw: Mapping[str, Any], *, path: str | Path | None = None, prefix: str = ""
-) -> T:
+def parse(kind: Callable[..., T], raw: Mapping[str, Any], *, path: str | Path | None = None, prefix: str = "") -> T:
     """`raw` as a `kind` (a frozen dataclass); `path` and `prefix` go in front of the key in messages.
 
     Raises InputError for an unknown or missing key, a value of the wrong type or out of bounds, and a ValueError
@@ -40,9 +38,7 @@ def parse(
     adapters = _adapters(kind)
     for key in raw:
         if key not in adapters:
-            raise InputError(
-                f"unknown key; {nearest(str(key), adapters, 'keys')}", path=path, key=f"{prefix}{key}"
-            )
+            raise InputError(f"unknown key; {nearest(str(key), adapters, 'keys')}", path=path, key=f"{prefix}{key}")
     values = {}
     for key, value in raw.items():
         adapter = adapters[key]
@@ -56,9 +52,7 @@ def parse(
         except ValidationError as error:
             message = error.errors()[0]["msg"].replace("Input should be", "should be")
             raise InputError(f"{message}, not {value!r}", path=path, key=f"{prefix}{key}") from None
-    required = [
-        field.name for field in fields(cast(type[Any], kind)) if field.init and _has_no_default(field)
-    ]
+    required = [field.name for field in fields(cast(type[Any], kind)) if field.init and _has_no_default(field)]
     for key in required:
         if key not in values:
             raise InputError("missing", path=path, key=f"{prefix}{key}")

@@ -146,7 +146,7 @@ def difference(recorded: Record, simulated: Record) -> str | None:
     wrong = [
         f"{key}: recorded {recorded.get(key, [])}, simulated {value}"
         for key, value in simulated.items()
-        if (recorded[key] if key in recorded else []) != value
+        if recorded.get(key, []) != value
     ]
     return "; ".join(wrong) or None
 

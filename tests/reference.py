@@ -40,9 +40,7 @@ class Job:
 class Reference:
     """One engine: waiting and running lists, a count of free blocks, and a clock."""
 
-    def __init__(
-        self, policy: str, options: Mapping[str, Any], price: Price, block_size: int, num_blocks: int
-    ) -> None:
+    def __init__(self, policy: str, options: Mapping[str, Any], price: Price, block_size: int, num_blocks: int) -> None:
         self.o = dict(options)
         self.price = price
         self.block_size = block_size
@@ -144,11 +142,7 @@ class Reference:
         return job.prompt > length or self.pages(self.orca_slots(job)) > self.total
 
     def orca_slots(self, job: Job) -> int:
-        return (
-            self.o["max_model_len"]
-            if self.o["reservation"] == "max_model_len"
-            else job.prompt + self.limit(job)
-        )
+        return self.o["max_model_len"] if self.o["reservation"] == "max_model_len" else job.prompt + self.limit(job)
 
     def pages(self, tokens: int) -> int:
         return -(-tokens // self.block_size)

@@ -137,9 +137,7 @@ class Seconds(Column):
         if value < 0:
             raise Fault(f"{shown(field)} seconds is before the start of the trace, 0", NEGATIVE)
         if value * 1e9 >= _INT64_LIMIT:
-            raise Fault(
-                f"{shown(field)} seconds is more than the 292 years that a trace may last; correct it"
-            )
+            raise Fault(f"{shown(field)} seconds is more than the 292 years that a trace may last; correct it")
         return value
 
     def convert(self, column: Floats) -> Ints:
@@ -187,6 +185,4 @@ class Blocks(Text):
                 raise ValueError
             return tuple(map(int, field.split()))
         except ValueError as error:
-            raise Fault(
-                f"{shown(field)} is not block ids; write whole numbers with spaces between"
-            ) from error
+            raise Fault(f"{shown(field)} is not block ids; write whole numbers with spaces between") from error

@@ -98,9 +98,7 @@ def _read_at_once(source: Source, columns: list[Column]) -> Table | None:
         with np.errstate(invalid="ignore"):  # pandas tries to cast 1e400, warns, and then refuses it
             numbers = _numbers(body, columns)
         values = {
-            column.name: column.convert(
-                _texts(body, ends, place) if column.dtype is None else numbers[column.name]
-            )
+            column.name: column.convert(_texts(body, ends, place) if column.dtype is None else numbers[column.name])
             for place, column in enumerate(columns)
         }
     except (ValueError, OverflowError):  # includes pandas' own parser errors
@@ -221,9 +219,7 @@ def _reason_to_drop(source: Source, line: int, columns: list[Column], fields: li
 def _notes(omitted: dict[str, list[int]]) -> tuple[str, ...]:
     """What was left out, counted."""
     return tuple(
-        f"skipped {counted(lines, 'blank line')}"
-        if reason == _BLANK
-        else f"dropped {counted(lines, 'row', reason)}"
+        f"skipped {counted(lines, 'blank line')}" if reason == _BLANK else f"dropped {counted(lines, 'row', reason)}"
         for reason, lines in omitted.items()
     )
 

@@ -40,9 +40,7 @@ class Stamps(Column):
         except ValueError as error:
             example = "2023-11-16 18:15:46.6805900"
             raise Fault(f"{shown(field)} is not a time stamp; write it as in {example}") from error
-        stamp_ns = (moment.days * 86_400 + moment.seconds) * 10**9 + int(
-            (match["fraction"] or "0")[:9].ljust(9, "0")
-        )
+        stamp_ns = (moment.days * 86_400 + moment.seconds) * 10**9 + int((match["fraction"] or "0")[:9].ljust(9, "0"))
         if abs(stamp_ns) >= 2**63:
             raise Fault(f"{shown(field)} is not between the years 1678 and 2261; correct it")
         return stamp_ns

@@ -7,9 +7,7 @@ from simulator.formats._table import header_names, read_table
 from simulator.trace import Trace
 
 NAME = "native"
-DESCRIPTION = (
-    "CSV: arrival_s,prompt_tokens,output_tokens and optionally request_id,priority,session_id,prefix_ids"
-)
+DESCRIPTION = "CSV: arrival_s,prompt_tokens,output_tokens and optionally request_id,priority,session_id,prefix_ids"
 
 
 class Priorities(Integers):

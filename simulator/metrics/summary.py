@@ -15,9 +15,7 @@ from simulator.trace import Floats, Ints, Trace
 _PERCENTS = (50.0, 90.0, 99.0)
 
 
-def policy_result(
-    label: str, policy: str, options: Mapping[str, Any], trace: Trace, run: LoggedRun
-) -> PolicyResult:
+def policy_result(label: str, policy: str, options: Mapping[str, Any], trace: Trace, run: LoggedRun) -> PolicyResult:
     """Everything reported about one policy's run over `trace`."""
     requests = request_table(trace, run)
     gaps = token_gaps(run)
@@ -96,9 +94,7 @@ def request_table(trace: Trace, run: LoggedRun) -> pd.DataFrame:
     )
 
 
-def summary_row(
-    label: str, policy: str, requests: pd.DataFrame, gaps: TokenGaps, run: LoggedRun
-) -> dict[str, Any]:
+def summary_row(label: str, policy: str, requests: pd.DataFrame, gaps: TokenGaps, run: LoggedRun) -> dict[str, Any]:
     """Columns of `summary.csv` in order."""
     finished = requests[requests["status"] == "finished"]
     first_arrival = float(requests["arrival_s"].iloc[0])

@@ -74,8 +74,6 @@ def token_times_ns(run: LoggedRun, requests: int) -> list[list[int]]:
         *(run.stays[name].tolist() for name in ("request", "first_tick", "ticks")), strict=True
     ):
         times[index] += [ends[tick] for tick in ticks[first : first + count]]
-    for index, iteration in zip(
-        run.emissions["request"].tolist(), run.emissions["iteration"].tolist(), strict=True
-    ):
+    for index, iteration in zip(run.emissions["request"].tolist(), run.emissions["iteration"].tolist(), strict=True):
         times[index].append(ends[iteration])
     return [sorted(token_times) for token_times in times]

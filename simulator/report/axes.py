@@ -47,11 +47,7 @@ def time_axis(axes: Axes, shown: Span, origin_s: float) -> None:
     size, unit = next((size, unit) for size, unit, limit in units if length <= limit)
     axes.set_xlim(shown.start_s, shown.end_s)
     first, last = (shown.start_s - origin_s) / size, (shown.end_s - origin_s) / size
-    ticks = [
-        value
-        for value in MaxNLocator(7 if last < 1e5 else 4).tick_values(first, last)
-        if first <= value <= last
-    ]
+    ticks = [value for value in MaxNLocator(7 if last < 1e5 else 4).tick_values(first, last) if first <= value <= last]
     axes.xaxis.set_major_locator(FixedLocator([origin_s + size * value for value in ticks]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{round((x - origin_s) / size, 6):,.10g}"))
     axes.set_xlabel(f"Time since the first arrival ({unit})")

@@ -15,9 +15,7 @@ def headline(results: Sequence[PolicyResult]) -> list[str]:
     """A sentence for each measure of the comparison that at least two policies have."""
     sentences = []
     for measure in HEADLINE:
-        known = [
-            (measure.of(result), result.label) for result in results if math.isfinite(measure.of(result))
-        ]
+        known = [(measure.of(result), result.label) for result in results if math.isfinite(measure.of(result))]
         if len(known) >= 2:
             ranked = sorted(known, key=lambda one: one[0], reverse=measure.better == "higher")
             sentences.append(_sentence(measure, ranked, len(known) == len(results)))
@@ -54,13 +52,7 @@ def _against(measure: Measure, best: float, other: tuple[float, str], place: str
     value, label = other
     factor = _factor(best, value)
     side = "above" if measure.better == "higher" else "below"
-    how = (
-        "about the same as"
-        if factor < NEARLY
-        else f"{times(factor)} {side}"
-        if math.isfinite(factor)
-        else side
-    )
+    how = "about the same as" if factor < NEARLY else f"{times(factor)} {side}" if math.isfinite(factor) else side
     return f"{how} {label} ({measure.text(value)}{place})"
 
 

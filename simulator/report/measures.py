@@ -47,9 +47,7 @@ GROUPS = {"queue": "Queue"}
 
 
 def _latency(name: str, statistic: str, noun: str = "") -> Measure:
-    return Measure(
-        f"{name}_{statistic}_s", GROUPS.get(name, name.upper()), statistic, "seconds", "lower", noun
-    )
+    return Measure(f"{name}_{statistic}_s", GROUPS.get(name, name.upper()), statistic, "seconds", "lower", noun)
 
 
 OUTPUT_RATE = Measure("output_tokens_per_s", "Output", "tokens/s", "rate", "higher", "output throughput")

@@ -99,8 +99,6 @@ def _queues(result: PolicyResult, edges: Floats) -> list[Floats]:
 def _peaks(results: Sequence[PolicyResult]) -> dict[str, Sequence[str]]:
     names = {"most running": "running", "most waiting": "waiting", "most KV": "kv_tokens"}
     return {
-        heading: [
-            f"{result.iterations[name].max():,.0f}" if len(result.iterations) else "-" for result in results
-        ]
+        heading: [f"{result.iterations[name].max():,.0f}" if len(result.iterations) else "-" for result in results]
         for heading, name in names.items()
     }

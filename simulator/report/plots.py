@@ -22,9 +22,7 @@ FIGURES: dict[str, Callable[[Sequence[PolicyResult], str], Figure]] = {
 }
 
 
-def write_plots(
-    results: Sequence[PolicyResult], folder: Path, trace_name: str, costs_name: str
-) -> list[Path]:
+def write_plots(results: Sequence[PolicyResult], folder: Path, trace_name: str, costs_name: str) -> list[Path]:
     """Draws every figure into `folder` and returns the files, PNG before SVG; none without results.
 
     The same results give the same bytes (with the same matplotlib). O(n log n) in iterations and gaps.

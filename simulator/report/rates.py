@@ -32,9 +32,7 @@ def draw_throughput(results: Sequence[PolicyResult], subtitle: str) -> Figure:
         _bars(axes, measure, results)
         axes.set_title(heading, weight="bold", pad=19)
         better = f"{measure.better} is better"
-        axes.annotate(
-            better, (0, 1), (0, 5), xycoords="axes fraction", textcoords="offset points", color=MUTED
-        )
+        axes.annotate(better, (0, 1), (0, 5), xycoords="axes fraction", textcoords="offset points", color=MUTED)
     panels[0].set_yticks(range(len(results)), [_two_lines(result.label) for result in results])
     panels[0].tick_params(axis="y", labelcolor="black", labelsize=9)
     panels[0].set_ylim(len(results) - 0.45, -0.55)

@@ -59,9 +59,7 @@ def _headings(panels: NDArray[np.object_], results: Sequence[PolicyResult], show
 
 def busy_span(results: Sequence[PolicyResult], whole: Span) -> Span:
     """The 10 to 30 s in which most tokens arrive, about STEPS_SHOWN steps of the median policy."""
-    steps = [
-        float((result.iterations["end_s"] - result.iterations["start_s"]).median()) for result in results
-    ]
+    steps = [float((result.iterations["end_s"] - result.iterations["start_s"]).median()) for result in results]
     typical = float(np.median([step for step in steps if np.isfinite(step)] or [0.0]))
     length = float(np.clip(STEPS_SHOWN * typical, *WINDOW_S))
     requests = max((result.requests for result in results), key=len)
@@ -89,8 +87,7 @@ def _steps(result: PolicyResult, shown: Span) -> tuple[Floats, Floats, Floats]:
     """(edges, decode tokens, prefill tokens): single steps where few, one at a time, else bins."""
     steps = result.iterations
     start, end, decode, prefill = (
-        steps[name].to_numpy(dtype=np.float64)
-        for name in ("start_s", "end_s", "decode_tokens", "prefill_tokens")
+        steps[name].to_numpy(dtype=np.float64) for name in ("start_s", "end_s", "decode_tokens", "prefill_tokens")
     )
     seen = (end > shown.start_s) & (start < shown.end_s)
     if 0 < seen.sum() <= STEPS_SHOWN * 2 and bool(np.all(start[seen][1:] >= end[seen][:-1])):
@@ -100,9 +97,7 @@ def _steps(result: PolicyResult, shown: Span) -> tuple[Floats, Floats, Floats]:
     return edges, means[0], means[1]
 
 
-def _single_steps(
-    start: Floats, end: Floats, decode: Floats, prefill: Floats
-) -> tuple[Floats, Floats, Floats]:
+def _single_steps(start: Floats, end: Floats, decode: Floats, prefill: Floats) -> tuple[Floats, Floats, Floats]:
     """Every step and every pause between two, as edges and the tokens between them."""
     edges = np.column_stack([start, end]).ravel()
     idle = np.zeros(len(start))

@@ -105,9 +105,7 @@ def new_figure(width: float, height: float, title: str, subtitle: str) -> Figure
 
 def no_data(axes: Axes) -> None:
     """Says that there is nothing to draw, in the middle of the panel."""
-    axes.text(
-        0.5, 0.5, "no data", transform=axes.transAxes, ha="center", va="center", color=MUTED, style="italic"
-    )
+    axes.text(0.5, 0.5, "no data", transform=axes.transAxes, ha="center", va="center", color=MUTED, style="italic")
 
 
 def save(figure: Figure, folder: Path, stem: str) -> list[Path]:

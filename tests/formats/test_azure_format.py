@@ -42,9 +42,7 @@ def test_first_stamp_without_fraction(read):
 
 def test_zones(read):
     """A stamp with another offset is the same moment elsewhere; without one it is UTC."""
-    trace = read(
-        HEADER + "\n2024-05-12 00:00:00,1,1\n2024-05-12T01:00:00.5+01:00,1,1\n2024-05-12T00:00:01Z,1,1\n"
-    )
+    trace = read(HEADER + "\n2024-05-12 00:00:00,1,1\n2024-05-12T01:00:00.5+01:00,1,1\n2024-05-12T00:00:01Z,1,1\n")
     assert trace.arrival_ns.tolist() == [0, 500_000_000, 1_000_000_000]
 
 
@@ -68,9 +66,7 @@ def test_odd_stamp_is_named(refused):
         "nan",
     ):
         message = refused(f"{HEADER}\r\n2023-11-16 18:00:00.1234567,1,1\r\n{stamp},1,1\r\n")
-        assert message.startswith(
-            f'trace.csv, line 3, TIMESTAMP: "{stamp}" is not a time stamp; write it as in 2023'
-        )
+        assert message.startswith(f'trace.csv, line 3, TIMESTAMP: "{stamp}" is not a time stamp; write it as in 2023')
 
 
 def test_stamp_out_of_range(refused):
@@ -85,9 +81,7 @@ def test_lengths_are_checked(refused):
 
 STAMPS = st.one_of(
     st.builds(
-        lambda moment, between, fraction, zone: (
-            f"{moment:%Y-%m-%d}{between}{moment:%H:%M:%S}{fraction}{zone}"
-        ),
+        lambda moment, between, fraction, zone: f"{moment:%Y-%m-%d}{between}{moment:%H:%M:%S}{fraction}{zone}",
         st.datetimes(),
         st.sampled_from([" ", "T", "/", ""]),
         st.sampled_from(["", ".5", ".1234567", ".123456789", ".", ".1234567891"]),

@@ -22,9 +22,7 @@ def test_plain_rows(read):
     assert trace.arrival_ns.tolist() == [0, 500_000_000]
     assert trace.prompt_tokens.tolist() == [10, 20]
     assert trace.output_tokens.tolist() == [5, 6]
-    assert {trace.arrival_ns.dtype, trace.prompt_tokens.dtype, trace.output_tokens.dtype} == {
-        np.dtype(np.int64)
-    }
+    assert {trace.arrival_ns.dtype, trace.prompt_tokens.dtype, trace.output_tokens.dtype} == {np.dtype(np.int64)}
     assert (trace.request_id, trace.priority, trace.session_id, trace.prefix_ids) == (None,) * 4
     assert trace.notes == ()
 
@@ -157,12 +155,8 @@ def test_what_is_written_reads_back(rows, quote, line_end):
 
 
 FIELDS = st.one_of(
-    st.sampled_from(
-        ["0", "1", "2", "12.0", "12.5", " 3 ", "+4", "-1", "nan", "inf", "1e3", "1e400", "1_0", "0x1"]
-    ),
-    st.sampled_from(
-        ["", "abc", "9" * 30, "9223372036854775807", "9223372036854775808", "1d5", "True", ".5", "5."]
-    ),
+    st.sampled_from(["0", "1", "2", "12.0", "12.5", " 3 ", "+4", "-1", "nan", "inf", "1e3", "1e400", "1_0", "0x1"]),
+    st.sampled_from(["", "abc", "9" * 30, "9223372036854775807", "9223372036854775808", "1d5", "True", ".5", "5."]),
     st.text("0123456789.eE+-_ \u0661", max_size=5),
 )
 

@@ -18,9 +18,7 @@ GOOD = "0,10,5\n"
 def test_missing_file(tmp_path):
     """A path that does not exist is named, with the file beside it that was probably meant."""
     (tmp_path / "conversation.csv").write_text(HEADER + GOOD)
-    with pytest.raises(
-        InputError, match=r'conversatoin\.csv: no such file; did you mean ".*conversation\.csv"'
-    ):
+    with pytest.raises(InputError, match=r'conversatoin\.csv: no such file; did you mean ".*conversation\.csv"'):
         read_trace(tmp_path / "conversatoin.csv")
 
 
@@ -66,9 +64,7 @@ def test_damaged_gzip(refused):
 def test_misspelt_column(refused):
     """A misspelt required column is named, and the right one suggested."""
     message = refused("\narrival_s,promt_tokens,output_tokens\n0,1,1\n")
-    assert message.startswith(
-        'trace.csv, line 2, promt_tokens: unknown column; did you mean "prompt_tokens"?'
-    )
+    assert message.startswith('trace.csv, line 2, promt_tokens: unknown column; did you mean "prompt_tokens"?')
 
 
 def test_misspelt_optional_column(refused):
@@ -172,9 +168,7 @@ def test_doubled_request_id(refused):
     """Two requests of one name are an error that names both lines; a repair does not choose."""
     content = "request_id," + HEADER + "a,0,1,1\nb,1,1,1\n\na,2,1,1\n"
     message = refused(content)
-    assert message.startswith(
-        'trace.csv, line 5, request_id: "a" is already on line 2; give each request its own'
-    )
+    assert message.startswith('trace.csv, line 5, request_id: "a" is already on line 2; give each request its own')
     assert refused(content, repair=True) == message
 
 
@@ -215,17 +209,13 @@ def test_broken_syntax_beside_what_could_be_dropped(refused):
 def test_nothing_left(refused):
     """A file of which a repair leaves nothing says why."""
     message = refused(HEADER + "0,0,1\n", repair=True)
-    assert message.startswith(
-        "trace.csv: no request is left (dropped 1 row with zero tokens (first: line 2))"
-    )
+    assert message.startswith("trace.csv: no request is left (dropped 1 row with zero tokens (first: line 2))")
 
 
 def test_unsorted(read, refused):
     """Rows out of order are refused at the first of them, or under repair sorted and counted."""
     content = HEADER + "0,1,1\n5,2,1\n\n3,3,1\n4,4,1\n5,5,1\n"
-    message = (
-        "trace.csv, line 5, arrival_s: arrives 2 s before the request on line 3: sort it, or pass --repair"
-    )
+    message = "trace.csv, line 5, arrival_s: arrives 2 s before the request on line 3: sort it, or pass --repair"
     assert refused(content) == message
     trace = read(content, repair=True)
     assert trace.arrival_ns.tolist() == [0, 3 * 10**9, 4 * 10**9, 5 * 10**9, 5 * 10**9]
@@ -260,9 +250,7 @@ HEADS = st.sampled_from(
     [b"", HEADER.encode(), b"TIMESTAMP,ContextTokens,GeneratedTokens\r\n", b"\x1f\x8b", b"\xef\xbb\xbf"]
 )
 ROWS = st.lists(
-    st.sampled_from(
-        [b"0", b"1.5", b",", b",", b",", b"\n", b"\r\n", b"\r", b'"', b"-1", b"2023-11-16 18:15:46.1"]
-    )
+    st.sampled_from([b"0", b"1.5", b",", b",", b",", b"\n", b"\r\n", b"\r", b'"', b"-1", b"2023-11-16 18:15:46.1"])
 )
 
 

@@ -51,8 +51,7 @@ def _random_step(scheduled, page_size):
     expected = []
     for place, one in enumerate(batch.scheduled):
         keys, values = (
-            part[torch.from_numpy(batch.block_table[place]).long()].flatten(0, 1)[: one.length]
-            for part in cache
+            part[torch.from_numpy(batch.block_table[place]).long()].flatten(0, 1)[: one.length] for part in cache
         )
         start, end = batch.cu_seqlens_q[place : place + 2]
         expected.append(_naive(q[start:end], keys, values))
@@ -76,9 +75,7 @@ def test_a_prompt_in_chunks_equals_the_prompt_at_once():
 
     torch.manual_seed(2)
     qkv = torch.randn(70, TINY.qkv_features)
-    q = qkv[:, : TINY.num_attention_heads * TINY.head_dim].reshape(
-        70, TINY.num_attention_heads, TINY.head_dim
-    )
+    q = qkv[:, : TINY.num_attention_heads * TINY.head_dim].reshape(70, TINY.num_attention_heads, TINY.head_dim)
     pages = [9, 3, 7, 0, 5]
 
     def run(*chunks):
@@ -119,9 +116,7 @@ def test_flash_attention_2_gets_lengths_as_sums(monkeypatch):
     """The published signature: cumulative key lengths, maxima, causal, block table; pages of 256."""
     import torch
 
-    def kernel(
-        q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *, causal=False, block_table=None
-    ):
+    def kernel(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *, causal=False, block_table=None):
         assert causal
         assert k.shape[1] % 256 == 0
         assert cu_seqlens_q.dtype == cu_seqlens_k.dtype == block_table.dtype == torch.int32
@@ -132,9 +127,7 @@ def test_flash_attention_2_gets_lengths_as_sums(monkeypatch):
     backend = FlashAttention2()
     assert (backend.name, backend.version) == ("flash-attn", "2.8.3")
     batch, q, key_cache, value_cache, expected = _random_step(HYBRID, backend.page_size)
-    actual = backend.prepare(batch, TINY, "cpu")(
-        q, key_cache, value_cache, torch.from_numpy(batch.block_table)
-    )
+    actual = backend.prepare(batch, TINY, "cpu")(q, key_cache, value_cache, torch.from_numpy(batch.block_table))
     torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
 
 

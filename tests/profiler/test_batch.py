@@ -27,9 +27,7 @@ def test_two_decodes_and_a_chunk_of_a_long_prompt():
 def test_kernels_get_the_integer_widths_that_they_demand():
     """Lengths and page numbers are int32; slots and positions int64."""
     batch = _build([decode(5), chunk(0, 3, 9)])
-    assert {batch.cu_seqlens_q.dtype, batch.cu_seqlens_k.dtype, batch.block_table.dtype} == {
-        np.dtype(np.int32)
-    }
+    assert {batch.cu_seqlens_q.dtype, batch.cu_seqlens_k.dtype, batch.block_table.dtype} == {np.dtype(np.int32)}
     assert {batch.lengths.dtype, batch.logits_indices.dtype} == {np.dtype(np.int32)}
     assert {batch.slot_mapping.dtype, batch.positions.dtype} == {np.dtype(np.int64)}
 

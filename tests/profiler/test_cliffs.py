@@ -60,9 +60,7 @@ def test_a_step_within_its_noise_is_not_clear():
 
 def test_tokens_without_a_measured_successor_have_no_step():
     """Only neighbours are compared, and other operators are none of it."""
-    rows = pd.concat(
-        [_rows({64: 10.0, 128: 20.0, 129: 22.0}), _rows({64: 1.0, 65: 9.0}, operators=["elementwise"])]
-    )
+    rows = pd.concat([_rows({64: 10.0, 128: 20.0, 129: 22.0}), _rows({64: 1.0, 65: 9.0}, operators=["elementwise"])])
     assert {cliff.tokens for cliff in find_cliffs(rows)} == {128}
 
 

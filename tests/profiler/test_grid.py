@@ -69,7 +69,5 @@ def test_points_read_as_words():
     """They show in the progress and in the notes of a table."""
     assert str(Point("mlp", tokens=257)) == "mlp of 257"
     assert str(Point("lm_head", sequences=8)) == "lm_head of 8"
-    hybrid = Point(
-        "attention", decodes=3, decode_context=99, prefills=1, prefill_tokens=64, prefill_context=5
-    )
+    hybrid = Point("attention", decodes=3, decode_context=99, prefills=1, prefill_tokens=64, prefill_context=5)
     assert str(hybrid) == "attention of 3 decodes at 99 + 1 x 64 after 5"

@@ -27,16 +27,16 @@ def test_a_noisy_point_is_measured_once_more_and_the_steadier_kept():
 
 
 class FakeGpu:
-    """A GPU whose every call takes `call_ms`; counts what is launched eagerly, captured and replayed."""
+    """A GPU whose every call takes `call_ms`, `launch_ms` from Python; counts eager, captured and replayed calls."""
 
-    def __init__(self, call_ms):
-        self.call_ms, self.now_ms = call_ms, 0.0
+    def __init__(self, call_ms, launch_ms=0.0):
+        self.call_ms, self.launch_ms, self.now_ms = call_ms, launch_ms, 0.0
         self.captured, self.eager, self.replays, self.capturing = [], [], 0, False
 
     def launch(self, name):
         (self.captured if self.capturing else self.eager).append(name)
         if not self.capturing:
-            self.now_ms += self.call_ms
+            self.now_ms += max(self.call_ms, self.launch_ms)
 
     def install(self, monkeypatch):
         import torch
@@ -70,7 +70,7 @@ class FakeGpu:
             assert isinstance(graph, Graph)
             assert isinstance(stream, Stream)
             assert capture_error_mode == "thread_local"
-            gpu.capturing = True
+            gpu.capturing, gpu.captured = True, []
             yield
             gpu.capturing = False
 
@@ -97,6 +97,16 @@ def test_a_gpu_point_is_replays_of_a_graph_over_all_copies(monkeypatch):
     assert timing.time_us == pytest.approx(100.0)
     assert timing.repeats == 30  # 80 ms of replays of 2.7 ms
     assert gpu.replays == 2 + 15 + 30  # two to learn their length, 40 ms to warm up
+
+
+@pytest.mark.torch
+@needs_torch[1]
+def test_a_graph_is_long_enough_for_the_device_not_for_python(monkeypatch):
+    """Launched from Python a call takes 0.5 ms, on the device 0.02: 125 calls fill 2.5 ms, not 5."""
+    gpu = FakeGpu(call_ms=0.02, launch_ms=0.5).install(monkeypatch)
+    timing = CudaTimer().time([lambda: gpu.launch("a")])
+    assert len(gpu.captured) == 125
+    assert timing.time_us == pytest.approx(20.0)
 
 
 @pytest.mark.torch

@@ -94,9 +94,7 @@ def simulate(
         for job in decoding + prefilled:
             job.tokens.append(now)
         running = [job for job in running + prefilled if len(job.tokens) < job.output]
-        kv = sum(job.prompt + len(job.tokens) for job in running) + sum(
-            job.prompt - job.left for job in waiting
-        )
+        kv = sum(job.prompt + len(job.tokens) for job in running) + sum(job.prompt - job.left for job in waiting)
     return assemble(label, jobs, steps, gaps)
 
 

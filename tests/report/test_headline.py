@@ -83,9 +83,7 @@ def test_a_column_has_one_unit(results: list[PolicyResult]) -> None:
     assert column(ITL_P99, [fast, slow]) == ("s", ["0.0451", "1.50"], [True, False])
 
 
-def test_notes_say_what_did_not_finish_and_repeat_nothing(
-    results: list[PolicyResult], nothing: PolicyResult
-) -> None:
+def test_notes_say_what_did_not_finish_and_repeat_nothing(results: list[PolicyResult], nothing: PolicyResult) -> None:
     """A note that all runs share is said once, without labels."""
     noted = [replace(result, notes=("drained",)) for result in (*results[:2], nothing)]
     noted[1] = replace(noted[1], notes=("drained", "no prefix cache"))

@@ -58,9 +58,7 @@ def test_the_page_needs_no_network(results: list[PolicyResult], drawings: list[P
     assert not re.search(r"https?://|//[a-z]|url\(|@import|<script|<link", text)
     tags = Tags(text)
     assert tags.open == []
-    assert all(
-        str(attrs["src"]).startswith("data:image/svg+xml;base64,") for tag, attrs in tags.seen if tag == "img"
-    )
+    assert all(str(attrs["src"]).startswith("data:image/svg+xml;base64,") for tag, attrs in tags.seen if tag == "img")
 
 
 def test_plots_have_captions_and_alternative_text(
@@ -73,9 +71,7 @@ def test_plots_have_captions_and_alternative_text(
     assert "sarathi " in itl
 
 
-def test_the_comparison_the_table_and_the_experiment_are_on_it(
-    results: list[PolicyResult], tmp_path: Path
-) -> None:
+def test_the_comparison_the_table_and_the_experiment_are_on_it(results: list[PolicyResult], tmp_path: Path) -> None:
     """Headline sentences, options, definitions, the YAML and where it came from."""
     noted = [replace(results[0], notes=("12 rows dropped",)), *results[1:]]
     text = write_page(noted, tmp_path, EXPERIMENT, []).read_text(encoding="utf-8")
@@ -110,9 +106,7 @@ def test_user_text_is_escaped(results: list[PolicyResult], drawings: list[Path],
     assert all(set(attrs) == {"src", "alt"} for tag, attrs in Tags(text).seen if tag == "img")
 
 
-def test_the_same_input_gives_the_same_bytes(
-    results: list[PolicyResult], drawings: list[Path], tmp_path: Path
-) -> None:
+def test_the_same_input_gives_the_same_bytes(results: list[PolicyResult], drawings: list[Path], tmp_path: Path) -> None:
     """No clock and no random names."""
     once = write_page(results, tmp_path / "1", EXPERIMENT, drawings).read_bytes()
     assert write_page(results, tmp_path / "2", EXPERIMENT, drawings).read_bytes() == once
@@ -132,9 +126,7 @@ def test_heavy_drawings_become_pictures(
 def test_poor_runs_have_a_page(results: list[PolicyResult], nothing: PolicyResult, tmp_path: Path) -> None:
     """A single policy, one that finished nothing, and an experiment of objects that YAML does not know."""
     for runs in ([nothing], results[:1], [results[0], nothing]):
-        text = write_page(
-            runs, tmp_path, {"costs": {"linear": {"fixed_ns": 8}}, "at": Path("x")}, []
-        ).read_text()
+        text = write_page(runs, tmp_path, {"costs": {"linear": {"fixed_ns": 8}}, "at": Path("x")}, []).read_text()
         assert "nothing to compare" in text
         assert "{linear: {fixed_ns: 8}}" in text
         assert not re.search(r"\bnan\b", text, re.IGNORECASE)

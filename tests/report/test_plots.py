@@ -47,9 +47,7 @@ def test_the_same_results_give_the_same_bytes(results: list[PolicyResult], tmp_p
 
 
 @pytest.mark.parametrize("case", ["nothing", "one step", "mixed"])
-def test_poor_runs_are_drawn_too(
-    case: str, results: list[PolicyResult], nothing: PolicyResult, tmp_path: Path
-) -> None:
+def test_poor_runs_are_drawn_too(case: str, results: list[PolicyResult], nothing: PolicyResult, tmp_path: Path) -> None:
     """No finished request, no gaps, a single step, unlike policies together, labels of formulas."""
     one_token = simulate("one token", [(arrival, prompt, 1) for arrival, prompt, _ in workload(20, 5)])
     one_step = simulate("one step", [(3.0, 10, 1)])
@@ -74,9 +72,7 @@ def test_policies_look_different_in_colour_and_in_grey() -> None:
 
 def test_matplotlib_is_loaded_for_plots_only_and_pyplot_never() -> None:
     """The table and the page leave it unloaded."""
-    light = (
-        "import sys, simulator.report.terminal, simulator.report.page; assert 'matplotlib' not in sys.modules"
-    )
+    light = "import sys, simulator.report.terminal, simulator.report.page; assert 'matplotlib' not in sys.modules"
     heavy = "import sys, simulator.report.plots; assert 'matplotlib.pyplot' not in sys.modules"
     for code in (light, heavy):
         subprocess.run([sys.executable, "-c", code], check=True)

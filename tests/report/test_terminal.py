@@ -11,9 +11,7 @@ from simulator.results import PolicyResult
 
 def printed(table: Table, width: int = 100, colour: bool = False) -> str:
     """What a terminal of `width` columns shows."""
-    console = Console(
-        width=width, force_terminal=colour, color_system="standard" if colour else None, record=True
-    )
+    console = Console(width=width, force_terminal=colour, color_system="standard" if colour else None, record=True)
     with console.capture() as shown:
         console.print(table)
     return shown.get()

@@ -11,9 +11,7 @@ from tests.workloads import OPTIONS, fast_outcome, run_fast, run_slow, slow_outc
 
 @pytest.mark.parametrize("policy", ["vllm", "sarathi", "orca"])
 @settings(max_examples=400, deadline=None)
-@given(
-    data=st.data(), workload=workloads(), block_size=st.sampled_from([1, 4, 16]), pool=st.integers(40, 400)
-)
+@given(data=st.data(), workload=workloads(), block_size=st.sampled_from([1, 4, 16]), pool=st.integers(40, 400))
 def test_equals_the_reference_engine(
     policy: str, data: st.DataObject, workload: list[tuple[int, int, int, int]], block_size: int, pool: int
 ) -> None:
