@@ -132,14 +132,14 @@ def _run(
     from simulator.output import prepare_folder, write_experiment, write_run, write_summary
     from simulator.runner import load_trace, provenance, run_policies
 
-    console = Console(quiet=quiet)
+    console = Console(quiet=quiet, width=None if sys.stdout.isatty() else 110)
     experiment = _experiment(source, overrides, settings)
     trace = load_trace(experiment)
     folder = out if out is not None else _default_folder(trace)
     prepare_folder(folder, force=force)
     made = provenance(experiment, trace, shlex.join(["simulate-trace", *sys.argv[1:]]))
     for note in made["notes"]:
-        console.print(f"note: {note}", highlight=False, markup=False)
+        _say(console, f"note: {note}")
     keys = _write_first(folder, experiment, made, write_experiment)
     by_label: dict[str, PolicyResult] = {}
     with _Progress(console, experiment, len(trace)) as progress:
@@ -217,7 +217,7 @@ def _report(
 ) -> None:
     from simulator.report.terminal import notes, summary_table
 
-    costs = experiment.costs if isinstance(experiment.costs, str) else "analytic costs"
+    costs = experiment.costs if isinstance(experiment.costs, str) else "linear (analytic)"
     if plots or page:
         from simulator.report.plots import write_plots
 
@@ -227,14 +227,15 @@ def _report(
                 from simulator.report.page import write_page
 
                 write_page(results, folder, keys, drawn)
-    console.print(summary_table(results))
+    console.print(summary_table(results, width=console.width))
     for line in notes(results):
-        console.print(line, highlight=False, markup=False)
-    console.print(
-        f"{len(trace)} requests of {trace.name}, costs {costs}; written to {folder}",
-        highlight=False,
-        markup=False,
-    )
+        _say(console, line)
+    _say(console, f"{len(trace)} requests of {trace.name}, costs {costs}; written to {folder}")
+
+
+def _say(console: "Console", line: str) -> None:
+    """A line as it is: users' names may hold anything, and where it wraps is the terminal's business."""
+    console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 class _Progress:

@@ -15,6 +15,7 @@ from simulator.results import PolicyResult
 CSV_ROWS = 1_000_000
 """Iteration logs longer than this are written as Parquet."""
 
+_PLOTS = ("ttft", "itl", "throughput", "timeline", "itl_over_time", "queue")
 _RUN_FILES = ("requests.csv", "iterations.csv", "iterations.parquet")
 
 
@@ -36,12 +37,14 @@ def prepare_folder(folder: Path, *, force: bool) -> None:
 
 
 def _remove_earlier_run(folder: Path) -> None:
-    for run in [path.parent for name in _RUN_FILES for path in folder.glob(f"*/{name}")]:
+    for run in {path.parent for name in _RUN_FILES for path in folder.glob(f"*/{name}")}:
         for name in _RUN_FILES:
             (run / name).unlink(missing_ok=True)
         if not any(run.iterdir()):
             run.rmdir()
-    (folder / "summary.csv").unlink(missing_ok=True)
+    if (folder / "experiment.yaml").exists():  # these names are common: only a run's own are removed
+        for name in ("summary.csv", "report.html", *(f"{stem}.{kind}" for stem in _PLOTS for kind in ("png", "svg"))):
+            (folder / name).unlink(missing_ok=True)
 
 
 def write_run(folder: Path, result: PolicyResult) -> None:
