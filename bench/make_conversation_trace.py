@@ -17,7 +17,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 REQUESTS = 2000
-RATE = 12.0  # requests per second
+RATE = 19.0  # requests per second
 GAP_CV = 1.09  # coefficient of variation of the gaps between arrivals; Poisson arrivals have 1
 SEED = 2023
 OUT = Path(__file__).resolve().parent.parent / "traces" / "conversation.csv"

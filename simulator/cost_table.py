@@ -119,6 +119,8 @@ def read_table(path: Path, name: str | None = None) -> CostTable:
     or describes a model whose costs these are not (mixture of experts, quantized).
     """
     metadata = read_metadata(path.with_suffix(".yaml"))
+    if not path.is_file():
+        raise InputError("no such file", path=path)
     content = path.read_bytes()
     try:
         rows = pd.read_csv(path)

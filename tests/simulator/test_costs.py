@@ -1,0 +1,346 @@
+"""Prices of steps: the linear form by hand, and a small table at, between and beyond its points."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulator.cost_table import find_table, read_table
+from simulator.costs import LinearCosts
+from simulator.errors import InputError
+from simulator.table_costs import TableCosts
+from tests.simulator.tables import (
+    DECODE,
+    HYBRID,
+    LAYERS,
+    LM_HEAD,
+    MLP,
+    PREFILL,
+    linear_us,
+    metadata,
+    small_rows,
+    small_table,
+    write_small_table,
+)
+
+ROUNDING_NS = 2
+
+
+@pytest.fixture(scope="module")
+def costs(tmp_path_factory: pytest.TempPathFactory) -> TableCosts:
+    return TableCosts(small_table(tmp_path_factory.mktemp("table")))
+
+
+def us(microseconds: float) -> object:
+    """Nanoseconds, but for the last few."""
+    return pytest.approx(microseconds * 1000, abs=ROUNDING_NS)
+
+
+class TestLinear:
+    def test_parts(self) -> None:
+        """fixed + per token of the step + per context token after the step."""
+        costs = LinearCosts(fixed_ns=1000, per_token_ns=10, per_context_token_ns=1)
+        assert costs.step_ns(2, 300, [(0, 50), (100, 7)]) == 1000 + 10 * (2 + 50 + 7) + (300 + 50 + 107)
+
+    def test_decodes_alone(self) -> None:
+        """A step without chunks."""
+        assert LinearCosts(fixed_ns=5, per_token_ns=2).step_ns(3, 999, []) == 11
+
+    def test_free_steps(self) -> None:
+        """A step that costs nothing would let time stand still."""
+        with pytest.raises(ValueError, match="a step must cost something"):
+            LinearCosts(per_context_token_ns=1)
+
+
+class TestAtMeasuredPoints:
+    @pytest.mark.parametrize(("count", "context"), DECODE)
+    def test_decodes(self, costs: TableCosts, count: int, context: int) -> None:
+        """Decodes with the measured mean context cost what was measured, layer by layer."""
+        expected = linear_us(count) + LM_HEAD[count] + LAYERS * DECODE[count, context]
+        assert costs.step_ns(count, count * context, []) == us(expected)
+
+    @pytest.mark.parametrize(("tokens", "context"), PREFILL)
+    def test_prefill(self, costs: TableCosts, tokens: int, context: int) -> None:
+        """A chunk with the measured context costs what was measured."""
+        expected = linear_us(tokens) + LM_HEAD[1] + LAYERS * PREFILL[tokens, context]
+        assert costs.step_ns(0, 0, [(context, tokens)]) == us(expected)
+
+    @pytest.mark.parametrize(("count", "context"), HYBRID)
+    def test_hybrid(self, costs: TableCosts, count: int, context: int) -> None:
+        """Attention of a chunk and decodes in one call costs what such a call was measured to."""
+        attention = LAYERS * HYBRID[count, context]
+        rest = self.linear_between(64 + count) + self.lm_head_between(1 + count)
+        assert costs.step_ns(count, count * context, [(0, 64)]) == us(attention + rest)
+
+    @staticmethod
+    def linear_between(tokens: int) -> float:
+        """Tokens 80 lie a quarter of the way from 64 to 128."""
+        return {80: LAYERS * (3 + 17) + 1, 128: LAYERS * (3 + 20) + 1}[tokens]
+
+    @staticmethod
+    def lm_head_between(sequences: int) -> float:
+        """17 of 16 to 64 sequences; beyond 64 the last slope goes on."""
+        slope = (LM_HEAD[64] - LM_HEAD[16]) / 48
+        return LM_HEAD[16] + slope * (sequences - 16)
+
+
+class TestBetweenPoints:
+    def test_cliff(self, costs: TableCosts) -> None:
+        """Between n and n + 1 measured tokens the step up stays a step, and one token before it costs little."""
+        steps = [costs.step_ns(0, 0, [(0, tokens)]) for tokens in (127, 128, 129, 130)]
+        assert steps[2] - steps[1] >= LAYERS * (MLP[129] - MLP[128]) * 1000
+        assert steps[1] - steps[0] < 2_000
+        assert steps[3] - steps[2] < 2_000
+
+    @pytest.mark.parametrize(("tokens", "mlp"), [(24, 11), (48, 14), (96, 18)])
+    def test_linear_part(self, costs: TableCosts, tokens: int, mlp: float) -> None:
+        """Halfway between two measured numbers of tokens the matrix multiplications cost their mean."""
+        at = costs.step_ns(tokens, tokens * 16, [])
+        attention = (4 + (tokens - 16) / 48 * 4) if tokens <= 64 else 8 + (tokens - 64) / 48 * 4
+        head = 5 + (tokens - 16) / 48 * 4
+        assert at == pytest.approx((LAYERS * (3 + mlp + attention) + 1 + head) * 1000, rel=0.02)
+
+    @pytest.mark.parametrize("context", [100, 500, 900])
+    def test_decode_context(self, costs: TableCosts, context: int) -> None:
+        """A context between two measured ones costs between them, in proportion."""
+        low, at, high = (costs.step_ns(16, 16 * each, []) for each in (16, context, 1024))
+        assert low < at < high
+        assert (at - low) / (high - low) == pytest.approx((context - 16) / 1008, abs=0.01)
+
+    def test_mixed_contexts(self, costs: TableCosts) -> None:
+        """Only the sum of contexts counts: a step never looks at single decodes."""
+        assert costs.step_ns(16, 16 * 520, []) > costs.step_ns(16, 16 * 519, [])
+
+    @pytest.mark.parametrize("count", [2, 8, 40])
+    def test_decode_count(self, costs: TableCosts, count: int) -> None:
+        """A number of decodes between two measured ones costs between them."""
+        below, above = (1, 16) if count < 16 else (16, 64)
+        low, at, high = (costs.step_ns(each, each * 1024, []) for each in (below, count, above))
+        assert low <= at <= high
+
+    @pytest.mark.parametrize("context", [0, 512, 1024])
+    @pytest.mark.parametrize("tokens", [20, 100, 200])
+    def test_chunk(self, costs: TableCosts, tokens: int, context: int) -> None:
+        """A chunk between measured ones costs between them."""
+        below, above = {20: (16, 64), 100: (64, 256), 200: (64, 256)}[tokens]
+        low, at, high = (costs.step_ns(0, 0, [(context, each)]) for each in (below, tokens, above))
+        assert low < at < high
+        if context == 512:
+            assert costs.step_ns(0, 0, [(0, tokens)]) < at < costs.step_ns(0, 0, [(1024, tokens)])
+
+    def test_monotone_in_tokens(self, costs: TableCosts) -> None:
+        """Where the table grows the price grows: never less for a longer chunk."""
+        prices = [costs.step_ns(0, 0, [(256, tokens)]) for tokens in range(1, 700)]
+        assert prices == sorted(prices)
+
+    def test_monotone_in_decodes(self, costs: TableCosts) -> None:
+        """Never less for more decodes."""
+        prices = [costs.step_ns(count, count * 300, []) for count in range(1, 300)]
+        assert prices == sorted(prices)
+
+    @settings(max_examples=200, deadline=None)
+    @given(
+        count=st.integers(0, 200),
+        context=st.integers(1, 5000),
+        chunks=st.lists(st.tuples(st.integers(0, 5000), st.integers(1, 600)), max_size=4),
+    )
+    def test_any_work_costs_time(
+        self, costs: TableCosts, count: int, context: int, chunks: list[tuple[int, int]]
+    ) -> None:
+        """Whatever the step, its price is a positive integer, and none costs nothing."""
+        price = costs.step_ns(count, count * context, chunks)
+        assert isinstance(price, int)
+        assert (price > 0) == bool(count or chunks)
+
+
+class TestSeveralChunks:
+    def test_one_step_beats_two(self, costs: TableCosts) -> None:
+        """Two chunks in one step cost less than in two steps, and more than either alone."""
+        both = costs.step_ns(0, 0, [(0, 64), (1024, 64)])
+        first, second = costs.step_ns(0, 0, [(0, 64)]), costs.step_ns(0, 0, [(1024, 64)])
+        assert max(first, second) < both < first + second
+
+    def test_order(self, costs: TableCosts) -> None:
+        """The order of chunks does not matter."""
+        one, other = costs.step_ns(4, 400, [(0, 64), (300, 20)]), costs.step_ns(4, 400, [(300, 20), (0, 64)])
+        assert abs(one - other) <= ROUNDING_NS
+
+    def test_riding_decodes(self, costs: TableCosts) -> None:
+        """Decodes in the step of a chunk cost less than a step of their own: weights are read once."""
+        hybrid = costs.step_ns(16, 16 * 1024, [(0, 64)])
+        chunk, decodes = costs.step_ns(0, 0, [(0, 64)]), costs.step_ns(16, 16 * 1024, [])
+        assert max(chunk, decodes) < hybrid < chunk + decodes
+
+    def test_without_hybrid_rows(self, tmp_path: Path) -> None:
+        """A table without hybrid calls prices them from chunk and decodes apart."""
+        costs = TableCosts(small_table(tmp_path, hybrid=False))
+        hybrid = costs.step_ns(16, 16 * 1024, [(0, 64)])
+        assert costs.step_ns(0, 0, [(0, 64)]) < hybrid
+        assert hybrid < costs.step_ns(0, 0, [(0, 64)]) + costs.step_ns(16, 16 * 1024, [])
+
+
+class TestBeyondTheGrid:
+    def test_tokens(self, costs: TableCosts) -> None:
+        """More tokens than measured cost more, in the trend of the last measured ones."""
+        inside = costs.step_ns(0, 0, [(0, 256)]) - costs.step_ns(0, 0, [(0, 192)])
+        beyond = costs.step_ns(0, 0, [(0, 2048)]) - costs.step_ns(0, 0, [(0, 1984)])
+        assert 0.5 * inside < beyond < 20 * inside
+
+    def test_context(self, costs: TableCosts) -> None:
+        """Longer contexts than measured go on along the last line."""
+        prices = [costs.step_ns(16, 16 * context, []) for context in (1024, 2032, 3040)]
+        assert prices[2] - prices[1] == pytest.approx(prices[1] - prices[0], abs=10)
+        assert prices[1] - prices[0] == us(LAYERS * 32)
+
+    def test_decodes(self, costs: TableCosts) -> None:
+        """More decodes than measured cost more."""
+        assert costs.step_ns(64, 64 * 1024, []) < costs.step_ns(65, 65 * 1024, []) < costs.step_ns(640, 640 * 1024, [])
+
+
+def test_no_work_costs_nothing(costs: TableCosts) -> None:
+    """A step without tokens takes no time."""
+    assert costs.step_ns(0, 0, []) == 0
+
+
+def test_written_table_reads_back(tmp_path: Path) -> None:
+    """Sidecar and rows survive the file."""
+    table = small_table(tmp_path)
+    assert table.metadata == metadata()
+    assert table.rows["time_us"].tolist() == small_rows()["time_us"].tolist()
+    assert len(table.sha256) == 64
+
+
+class TestFaults:
+    """A table that is wrong: one message with file, line and column."""
+
+    def refused(self, path: Path) -> str:
+        with pytest.raises(InputError) as caught:
+            TableCosts(read_table(path))
+        message = str(caught.value)
+        assert message.startswith(str(path.parent))
+        return message.removeprefix(f"{path.parent}/")
+
+    def replaced(self, path: Path, old: str, new: str) -> Path:
+        text = path.read_text()
+        assert old in text
+        path.write_text(text.replace(old, new, 1))
+        return path
+
+    def changed_sidecar(self, folder: Path, **changes: object) -> Path:
+        path = write_small_table(folder)
+        sidecar = path.with_suffix(".yaml")
+        raw = yaml.safe_load(sidecar.read_text())
+        for key, value in changes.items():
+            place, *rest = key.split("__")
+            if rest:
+                raw[place][rest[0]] = value
+            else:
+                raw[place] = value
+        sidecar.write_text(yaml.safe_dump(raw))
+        return path
+
+    def test_missing_sidecar(self, tmp_path: Path) -> None:
+        """Without its YAML nobody knows what was measured."""
+        path = write_small_table(tmp_path)
+        path.with_suffix(".yaml").unlink()
+        assert self.refused(path).startswith("small.yaml: the sidecar of the cost table is missing")
+
+    def test_unreadable_sidecar(self, tmp_path: Path) -> None:
+        """A sidecar that is no YAML, or no mapping."""
+        path = write_small_table(tmp_path)
+        path.with_suffix(".yaml").write_text("a: [")
+        assert self.refused(path).startswith("small.yaml: not readable")
+        path.with_suffix(".yaml").write_text("- a")
+        assert self.refused(path) == "small.yaml: should be a mapping"
+
+    def test_schema(self, tmp_path: Path) -> None:
+        """A table of another schema version is not guessed at."""
+        path = self.changed_sidecar(tmp_path, schema=99)
+        assert self.refused(path) == "small.yaml, schema: this version reads cost tables of schema 1"
+
+    def test_unknown_sidecar_key(self, tmp_path: Path) -> None:
+        """A misspelt key of the sidecar is named, with its place."""
+        path = self.changed_sidecar(tmp_path, gpu__sm_cuont=3)
+        message = self.refused(path)
+        assert message.startswith('small.yaml, gpu.sm_cuont: unknown key; did you mean "sm_count"?')
+
+    def test_wrong_sidecar_value(self, tmp_path: Path) -> None:
+        """A value of the wrong type is named."""
+        path = self.changed_sidecar(tmp_path, page_size="large")
+        assert self.refused(path).startswith("small.yaml, page_size: ")
+
+    def test_mixture_of_experts(self, tmp_path: Path) -> None:
+        """A table of a mixture-of-experts model is refused in words."""
+        path = self.changed_sidecar(tmp_path, model__num_local_experts=8)
+        assert self.refused(path).startswith("small.yaml, num_local_experts: a mixture-of-experts model")
+
+    def test_quantized(self, tmp_path: Path) -> None:
+        """A table of a quantized model is refused in words."""
+        path = self.changed_sidecar(tmp_path, model__quantization="fp8")
+        assert self.refused(path).startswith("small.yaml, quantization: a quantized model")
+
+    def test_missing_column(self, tmp_path: Path) -> None:
+        """A misspelt column is named, with what was probably meant."""
+        path = self.replaced(write_small_table(tmp_path), "time_us", "tine_us")
+        assert self.refused(path).startswith('small.csv, time_us: column missing; did you mean "tine_us"?')
+
+    def test_unknown_operator(self, tmp_path: Path) -> None:
+        """An operator that no step runs is named with its line."""
+        path = self.replaced(write_small_table(tmp_path), "\nqkv_proj", "\nqkv_prog")
+        message = 'small.csv, line 2, operator: unknown operator "qkv_prog"; did you mean "qkv_proj"?'
+        assert self.refused(path).startswith(message)
+
+    @pytest.mark.parametrize("time", ["-1.0", "0", "nan", "inf", "fast", ""])
+    def test_impossible_time(self, tmp_path: Path, time: str) -> None:
+        """A time that is not above zero and finite is no measurement."""
+        path = write_small_table(tmp_path)
+        lines = path.read_text().splitlines()
+        place = lines[0].split(",").index("time_us")
+        fields = lines[4].split(",")
+        fields[place] = time
+        path.write_text("\n".join([*lines[:4], ",".join(fields), *lines[5:]]) + "\n")
+        assert self.refused(path).startswith("small.csv, line 5, time_us: not a measurement: ")
+
+    def test_negative_place(self, tmp_path: Path) -> None:
+        """So is a negative number of tokens."""
+        path = self.replaced(write_small_table(tmp_path), "qkv_proj,1,", "qkv_proj,-1,")
+        assert self.refused(path).startswith("small.csv, line 2, tokens: not a measurement: ")
+
+    def test_no_rows(self, tmp_path: Path) -> None:
+        """A header alone is no table."""
+        path = write_small_table(tmp_path)
+        path.write_text(path.read_text().splitlines()[0] + "\n")
+        assert self.refused(path) == "small.csv: no rows"
+
+    def test_empty_file(self, tmp_path: Path) -> None:
+        """Nor is an empty file."""
+        path = write_small_table(tmp_path)
+        path.write_text("")
+        assert self.refused(path).startswith("small.csv: not a CSV table")
+
+    @pytest.mark.parametrize("operator", ["mlp", "embedding", "lm_head"])
+    def test_missing_operator(self, tmp_path: Path, operator: str) -> None:
+        """A table without one of the operators cannot price a step."""
+        path = write_small_table(tmp_path)
+        lines = [line for line in path.read_text().splitlines() if not line.startswith(operator)]
+        path.write_text("\n".join(lines) + "\n")
+        assert operator in self.refused(path)
+
+    def test_unknown_name(self) -> None:
+        """A name that no bundled table has lists those there are, and says that a path works."""
+        with pytest.raises(InputError, match='costs: no cost table "h300/none"; .*or the path of a CSV'):
+            find_table("h300/none")
+
+    def test_path_without_suffix_or_of_the_sidecar(self, tmp_path: Path) -> None:
+        """The path of the sidecar means its table."""
+        path = write_small_table(tmp_path)
+        assert find_table(str(path.with_suffix(".yaml"))).sha256 == find_table(str(path)).sha256
+
+    def test_sidecar_without_table(self, tmp_path: Path) -> None:
+        """A sidecar alone is not enough."""
+        path = write_small_table(tmp_path)
+        path.unlink()
+        with pytest.raises(InputError, match=r"small\.csv: no such file"):
+            find_table(str(path.with_suffix(".yaml")))
