@@ -1,6 +1,5 @@
 # `make` lists the targets. Each sets up what it needs: a virtual environment in .venv, by uv where it is on the PATH,
 # otherwise by `python3 -m venv` and pip. UV= (empty) chooses pip; PYTHON=python3.12 chooses the interpreter.
-SHELL  := /bin/bash
 PYTHON ?= python3
 VENV   ?= .venv
 UV     ?= $(shell command -v uv 2>/dev/null)

@@ -51,7 +51,7 @@ class Vllm(PolicyBase):
         large = surroundings.gpu_memory_bytes >= 70 * GIB and "a100" not in surroundings.gpu_name.lower()
         length = given.get("max_model_len") or surroundings.max_position_embeddings
         budget = 8192 if large else 2048
-        if given.get("enable_chunked_prefill") is False:
+        if given.get("enable_chunked_prefill") is False and isinstance(length, int):
             budget = max(budget, length)
         budget = given.get("max_num_batched_tokens", budget)
         sequences = 1024 if large else 256

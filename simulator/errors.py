@@ -24,6 +24,10 @@ class InputError(Exception):
         super().__init__(f"{place}: {message}" if place else message)
 
 
+class PolicyError(Exception):
+    """A policy broke its contract: the message names the policy, the request and the numbers."""
+
+
 def nearest(name: str, valid: Iterable[str], noun: str = "known") -> str:
     """'did you mean "x"? known: ...' for a name that is not in `valid`."""
     names = sorted(valid)
@@ -35,12 +39,18 @@ def nearest(name: str, valid: Iterable[str], noun: str = "known") -> str:
 
 
 def run_command(command: Callable[..., object], name: str) -> NoReturn:
-    """Run a click command as a console script: InputError is one line on standard error and exit status 2."""
+    """Run a click command as a console script: one line on standard error instead of a traceback.
+
+    Exit status 2 for InputError (and click's own usage errors), 1 for a policy's mistake or a full disk, 130 for Ctrl-C.
+    """
     try:
         command(prog_name=name)
     except InputError as error:
         print(f"{name}: {error}", file=sys.stderr)
         sys.exit(2)
+    except (PolicyError, OSError) as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        sys.exit(1)
     except KeyboardInterrupt:
         print(f"{name}: interrupted", file=sys.stderr)
         sys.exit(130)

@@ -28,6 +28,7 @@ DEFAULT_COSTS = "h200/llama-3.1-8b"
 DEFAULT_MODEL, DEFAULT_GPU = "llama-3.1-8b", "h200"
 DEFAULT_POLICIES = ("orca", "sarathi", "vllm")
 ENGINES = ("none",)
+_NO_LABELS = (".", "..", "summary.csv", "experiment.yaml", "report.html")  # a label's folder lies beside these files
 
 
 @dataclass(frozen=True)
@@ -306,7 +307,7 @@ def _policy_mapping(
 
 def _label(raw: Mapping[str, Any], where: str, name: str, taken: Sequence[str]) -> str:
     label = str(raw.get("label", name.rpartition(":")[2]))
-    if not re.fullmatch(r"[\w.+@=-][\w.+@= -]{0,79}", label) or label in (".", ".."):
+    if not re.fullmatch(r"[\w.+@=-][\w.+@= -]{0,79}", label) or label in _NO_LABELS:
         raise InputError(
             f"label {label!r} names a folder: up to 80 letters, digits, spaces and . _ + - = @",
             path=where,

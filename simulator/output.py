@@ -37,14 +37,15 @@ def prepare_folder(folder: Path, *, force: bool) -> None:
 
 
 def _remove_earlier_run(folder: Path) -> None:
+    if not (folder / "experiment.yaml").exists():  # these names are common: only a run's own are removed
+        return
     for run in {path.parent for name in _RUN_FILES for path in folder.glob(f"*/{name}")}:
         for name in _RUN_FILES:
             (run / name).unlink(missing_ok=True)
         if not any(run.iterdir()):
             run.rmdir()
-    if (folder / "experiment.yaml").exists():  # these names are common: only a run's own are removed
-        for name in ("summary.csv", "report.html", *(f"{stem}.{kind}" for stem in _PLOTS for kind in ("png", "svg"))):
-            (folder / name).unlink(missing_ok=True)
+    for name in ("summary.csv", "report.html", *(f"{stem}.{kind}" for stem in _PLOTS for kind in ("png", "svg"))):
+        (folder / name).unlink(missing_ok=True)
 
 
 def write_run(folder: Path, result: PolicyResult) -> None:

@@ -28,30 +28,22 @@ class WaitingQueue(Protocol):
         """An admitted request, O(1) at the head."""
 
 
-class FcfsQueue:
+class FcfsQueue(OrderedDict[Request, None]):
     """Arrivals at the tail, preempted requests at the head (the last preempted is first)."""
 
-    # An OrderedDict, not a dict: finding the first key of a dict is O(n) after n removals at its front.
-    __slots__ = ("_requests",)
-
-    def __init__(self) -> None:
-        self._requests: OrderedDict[Request, None] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._requests)
-
-    def __iter__(self) -> Iterator[Request]:
-        return iter(self._requests)
+    # An OrderedDict, not a dict: finding the first key of a dict is O(n) after n removals at its front. Inherited, not
+    # held: the length is asked for twice a step.
+    __slots__ = ()
 
     def append(self, request: Request) -> None:
-        self._requests[request] = None
+        self[request] = None
 
     def put_back(self, request: Request) -> None:
-        self._requests[request] = None
-        self._requests.move_to_end(request, last=False)
+        self[request] = None
+        self.move_to_end(request, last=False)
 
     def remove(self, request: Request) -> None:
-        del self._requests[request]
+        del self[request]
 
 
 class SortedQueue:

@@ -82,8 +82,18 @@ def provenance(experiment: Experiment, trace: Trace, command: str) -> dict[str, 
         "trace_sha256": trace.sha256,
         "trace_requests": len(trace),
         "costs_sha256": experiment.costs_sha256,
-        "notes": [*experiment.notes, *trace.notes],
+        "notes": [*experiment.notes, *trace.notes, *_not_simulated(experiment, trace)],
     }
+
+
+def _not_simulated(experiment: Experiment, trace: Trace) -> list[str]:
+    """Columns of the trace that this version reads and does not act on."""
+    notes = []
+    if trace.prefix_ids is not None and any(run.options.get("enable_prefix_caching") for run in experiment.policies):
+        notes.append("prefix_ids: prefix caching is not simulated yet; every prompt is computed whole")
+    if trace.session_id is not None:
+        notes.append("session_id: turns arrive at their recorded times, whether the turn before has ended or not")
+    return notes
 
 
 def _version(package: str) -> str:

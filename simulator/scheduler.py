@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from simulator.core import Batch, Policy, Request, StepCosts, View
 from simulator.decodes import Decodes
+from simulator.errors import PolicyError
 from simulator.queues import FcfsQueue, SortedQueue
 from simulator.runlog import (
     EMISSION_COLUMNS,
@@ -22,10 +23,6 @@ from simulator.runlog import (
     RunLog,
     as_columns,
 )
-
-
-class PolicyError(Exception):
-    """A policy broke its contract: the message names the policy, the request and the numbers."""
 
 
 class Step:

@@ -330,7 +330,7 @@ class TestFaults:
 
     def test_unknown_name(self) -> None:
         """A name that no bundled table has lists those there are, and says that a path works."""
-        with pytest.raises(InputError, match='costs: no cost table "h300/none"; .*or the path of a CSV'):
+        with pytest.raises(InputError, match=r'costs: no cost table "h300/none"; .*or the path of a CSV'):
             find_table("h300/none")
 
     def test_path_without_suffix_or_of_the_sidecar(self, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Percentiles, gaps and summaries against the unrolled samples they stand for."""
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,20 +17,21 @@ from simulator.runlog import LoggedRun
 from tests.simulator.runs import replay
 from tests.workloads import OPTIONS, run_fast, workloads
 
-SUMMARY = (
-    "label policy num_requests num_finished duration_s requests_per_s output_tokens_per_s total_tokens_per_s iterations"
-    " preemptions bubble_fraction kv_peak_fraction"
-    " ttft_mean_s ttft_p50_s ttft_p90_s ttft_p99_s tpot_mean_s tpot_p50_s tpot_p90_s tpot_p99_s"
-    " itl_mean_s itl_p50_s itl_p90_s itl_p99_s e2e_mean_s e2e_p50_s e2e_p90_s e2e_p99_s"
-    " queue_mean_s queue_p50_s queue_p90_s queue_p99_s"
-).split()
-REQUESTS = (
-    "request_id arrival_s prompt_tokens output_tokens first_scheduled_s first_token_s finish_s ttft_s tpot_s itl_max_s"
-    " e2e_s preemptions status"
-).split()
-ITERATIONS = (
-    "iteration start_s end_s num_decodes decode_tokens num_prefills prefill_tokens kv_tokens free_blocks running waiting"
-).split()
+STATISTICS = ("mean", "p50", "p90", "p99")
+SUMMARY = [
+    *("label", "policy", "num_requests", "num_finished", "duration_s"),
+    *("requests_per_s", "output_tokens_per_s", "total_tokens_per_s"),
+    *("iterations", "preemptions", "bubble_fraction", "kv_peak_fraction"),
+    *(f"{metric}_{statistic}_s" for metric in ("ttft", "tpot", "itl", "e2e", "queue") for statistic in STATISTICS),
+]
+REQUESTS = [
+    *("request_id", "arrival_s", "prompt_tokens", "output_tokens", "first_scheduled_s", "first_token_s", "finish_s"),
+    *("ttft_s", "tpot_s", "itl_max_s", "e2e_s", "preemptions", "status"),
+]
+ITERATIONS = [
+    *("iteration", "start_s", "end_s", "num_decodes", "decode_tokens", "num_prefills", "prefill_tokens"),
+    *("kv_tokens", "free_blocks", "running", "waiting"),
+]
 
 
 @given(
@@ -83,7 +85,7 @@ def test_gaps(made: tuple[LoggedRun, list[list[int]]]) -> None:
         for end, gap, count in zip(gaps.end_s, gaps.gap_s, gaps.count, strict=True)
         for _ in range(count)
     )
-    naive = [(b, b - a) for each in times for a, b in zip(each, each[1:], strict=False)]
+    naive = [(b, b - a) for each in times for a, b in pairwise(each)]
     assert unrolled == sorted(naive)
     assert (np.diff(gaps.end_s) >= 0).all()
 
@@ -93,7 +95,7 @@ def test_gaps(made: tuple[LoggedRun, list[list[int]]]) -> None:
 def test_longest_gaps(made: tuple[LoggedRun, list[list[int]]]) -> None:
     """The longest gap of each request, also across preemptions and steps that it sat out."""
     log, times = made
-    naive = [max((b - a for a, b in zip(each, each[1:], strict=False)), default=0) for each in times]
+    naive = [max((b - a for a, b in pairwise(each)), default=0) for each in times]
     assert longest_gaps(log, len(times)).tolist() == naive
 
 

@@ -165,7 +165,7 @@ def test_encoder_decoder(tmp_path: Path) -> None:
 
 def test_unknown_name() -> None:
     """The nearest name is suggested."""
-    with pytest.raises(InputError, match=r'unknown model "llama-3.1-8"; did you mean "llama-3.1-8b"\? models: llama-13b'):
+    with pytest.raises(InputError, match=r'unknown model "llama-3.1-8"; did you mean "llama-3.1-8b"\? models: '):
         load_model("llama-3.1-8")
 
 
@@ -187,4 +187,5 @@ def test_unknown_key(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", [0, -1, "many", 1.5, None])
 def test_impossible_size(tmp_path: Path, value: object) -> None:
     """Sizes are integers above zero."""
-    assert refused(config(tmp_path, {**LLAMA, "num_hidden_layers": value})).startswith("config.json, num_hidden_layers: ")
+    message = refused(config(tmp_path, {**LLAMA, "num_hidden_layers": value}))
+    assert message.startswith("config.json, num_hidden_layers: ")

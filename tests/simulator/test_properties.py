@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ from simulator.core import Batch, Policy, PolicyBase, Request, View
 from simulator.engine import simulate
 from simulator.metrics.tokens import token_times_ns
 from simulator.runlog import FINISHED, REJECTED, STATUS_NAMES, LoggedRun
-from simulator.scheduler import PolicyError, Scheduler
+from simulator.errors import PolicyError
+from simulator.scheduler import Scheduler
 from tests.simulator.runs import ONE_SECOND_A_STEP, Watched
 from tests.workloads import COSTS, OPTIONS, POLICIES, workloads
 
@@ -114,7 +116,7 @@ def test_prompt_tokens_are_conserved(run: Run) -> None:
 def test_no_token_comes_twice(run: Run) -> None:
     """The token times of a request are strictly increasing: one token a step at most."""
     for times in token_times_ns(run.log, len(run.workload)):
-        assert all(earlier < later for earlier, later in zip(times, times[1:], strict=False))
+        assert all(earlier < later for earlier, later in pairwise(times))
 
 
 @for_any_run
@@ -244,9 +246,7 @@ def everything(view: View) -> Snapshot:
 @pytest.mark.parametrize("name", sorted(POLICIES))
 @settings(max_examples=40, deadline=None)
 @given(data=st.data(), workload=workloads(), block_size=st.sampled_from([1, 4, 16]), pool=st.integers(40, 400))
-def test_planning_changes_nothing(
-    name: str, data: st.DataObject, workload: Any, block_size: int, pool: int
-) -> None:
+def test_planning_changes_nothing(name: str, data: st.DataObject, workload: Any, block_size: int, pool: int) -> None:
     """`plan` decides and leaves the view and all requests as they were."""
     policy = LeavesAlone(POLICIES[name](**data.draw(OPTIONS[name])))
     requests = (Request(index, *facts) for index, facts in enumerate(workload))
@@ -269,8 +269,8 @@ class Misbehaving(PolicyBase):
 def refused(mistake: Callable[[View], Batch], from_the_start: bool = False, num_blocks: int = 100) -> str:
     """The message to a policy that makes this mistake with one decoding and one waiting request."""
     requests = iter([Request(0, 0, 20, 5), Request(1, 0, 30, 5)])
+    policy = Misbehaving(mistake, from_the_start)
     with pytest.raises(PolicyError) as caught:
-        policy = Misbehaving(mistake, from_the_start)
         simulate(requests, policy, ONE_SECOND_A_STEP, block_size=16, num_blocks=num_blocks)
     return str(caught.value)
 
@@ -341,7 +341,7 @@ def test_policy_that_schedules_nothing() -> None:
     """Requests that a policy never schedules are stalled once nothing else can come, and time stands still."""
 
     class Idle(PolicyBase):
-        def plan(self, view: View) -> Batch | None:
+        def plan(self, _: View) -> Batch | None:
             return None
 
     requests = iter([Request(0, 0, 20, 5), Request(1, 7, 30, 5)])

@@ -1,0 +1,113 @@
+"""The README does what it says: its files and commands are taken from it and run."""
+
+import csv
+import re
+import shlex
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from profiler.cli import main as profile_gpu
+from simulator.cli import simulate_trace
+from simulator.errors import InputError
+from tests.house.paths import ROOT
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+FILES = dict(re.findall(r"^`([\w.-]+)`:\n\n```\w+\n(.*?)^```", README, re.MULTILINE | re.DOTALL))
+COMMANDS = [
+    line for block in re.findall(r"^```sh\n(.*?)^```", README, re.MULTILINE | re.DOTALL) for line in block.splitlines()
+]
+AZURE = (
+    "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n"
+)
+
+
+def commands(name):
+    """The README's commands that begin with `name`."""
+    return [line for line in COMMANDS if line.startswith(name)]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A current folder with the files that the README shows."""
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    (tmp_path / "AzureLLMInferenceTrace_conv.csv").write_text(AZURE, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_policies", raising=False)
+    return tmp_path
+
+
+def simulate(line):
+    """Run a `simulate-trace` command line without drawing."""
+    options = [*shlex.split(line)[1:], "--no-plots", "--no-report"]
+    try:
+        result = CliRunner().invoke(simulate_trace, options, catch_exceptions=False)
+    except InputError as error:
+        pytest.fail(f"{line}: {error}")
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_every_simulation_works(folder):
+    """All commands that need no table of the user's own, in order; the last of a pair may read what the first wrote."""
+    lines = [line for line in commands("simulate-trace") if ".csv --costs" not in line]
+    assert len(lines) >= 7
+    for line in lines:
+        assert "finished" in simulate(line).lower()
+    for name in ("summary.csv", "budget-512/iterations.csv", "budget-8192/requests.csv"):
+        assert (folder / "budgets" / name).read_bytes() == (folder / "again" / name).read_bytes()
+
+
+def test_the_example_policy_serves_the_shortest_prompt_first(folder):
+    """Three requests at once and room for one: the prompts of 5, 20 and 100 tokens in this order."""
+    (folder / "burst.csv").write_text(
+        "arrival_s,prompt_tokens,output_tokens\n0,100,2\n0,5,2\n0,20,2\n", encoding="utf-8"
+    )
+    simulate("simulate-trace burst.csv --policy my_policies:ShortestFirst --set max_batch_size=1 --out mine")
+    with (folder / "mine/ShortestFirst/requests.csv").open(encoding="utf-8") as file:
+        rows = sorted(csv.DictReader(file), key=lambda row: float(row["finish_s"]))
+    assert [row["prompt_tokens"] for row in rows] == ["5", "20", "100"]
+
+
+def test_every_output_column_is_described(folder):
+    """In backticks; the latencies of the summary by their pattern."""
+    simulate("simulate-trace mytrace.csv --policy vllm --out first")
+    patterned = re.compile(r"(ttft|tpot|itl|e2e|queue)_(mean|p50|p90|p99)_s")
+    for name in ("summary.csv", "vllm/requests.csv", "vllm/iterations.csv"):
+        columns = (folder / "first" / name).read_text(encoding="utf-8").splitlines()[0].split(",")
+        missing = [column for column in columns if f"`{column}`" not in README and not patterned.fullmatch(column)]
+        assert not missing, name
+
+
+@pytest.mark.torch
+def test_the_trial_without_a_gpu_works(folder):
+    """Profile the tiny model on the CPU, then simulate with the table."""
+    [profile] = [line for line in commands("profile-gpu") if "--device cpu" in line]
+    result = CliRunner().invoke(profile_gpu, shlex.split(profile)[1:])
+    assert result.exit_code == 0, result.output
+    [line] = [line for line in commands("simulate-trace") if "tiny.csv" in line]
+    simulate(line)
+    assert (folder / "tiny/summary.csv").is_file()
+
+
+def test_every_option_of_profile_gpu_exists():
+    """Also in the commands that only a GPU can run."""
+    known = {name for option in profile_gpu.params for name in option.opts}
+    for line in commands("profile-gpu"):
+        assert {word for word in shlex.split(line) if word.startswith("--")} <= known
+
+
+def test_every_target_exists():
+    """`make` commands, also those in sentences."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in re.findall(r"\bmake ([a-z]+)\b", " ".join([*COMMANDS, *re.findall(r"`([^`\n]+)`", README)])):
+        if target != "python3":  # `apt install git make python3-venv`
+            assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_every_linked_file_exists():
+    """Links to files of this repository."""
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", README):
+        assert (ROOT / target).exists(), target
