@@ -53,9 +53,11 @@ class Effort:
     measure_ms: float = 80.0
     least_repeats: int = 10
     most_repeats: int = 40
+    rest: float = 0.1
     graph_us: float = 2500.0
     most_calls: int = 256
-    noisy_spread: float = 0.08
+    noisy_spread: float = 0.02
+    longer: int = 4
 
 
 QUICK = Effort(warmup_ms=20.0, measure_ms=30.0, least_repeats=7)

@@ -41,7 +41,7 @@ def nearest(name: str, valid: Iterable[str], noun: str = "known") -> str:
 def run_command(command: Callable[..., object], name: str) -> NoReturn:
     """Run a click command as a console script: one line on standard error instead of a traceback.
 
-    Exit status 2 for InputError (and click's own usage errors), 1 for a policy's mistake or a full disk, 130 for Ctrl-C.
+    Exit status 2 for InputError (and click's own usage errors), 1 for a policy's mistake or full disk, 130 for Ctrl-C.
     """
     try:
         command(prog_name=name)

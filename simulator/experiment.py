@@ -18,7 +18,7 @@ from simulator.core import Policy, StepCosts, Surroundings
 from simulator.cost_table import CostTable, Gpu, find_table, load_gpu
 from simulator.costs import LinearCosts
 from simulator.errors import InputError, nearest
-from simulator.models import ModelShape, load_model
+from simulator.models import ModelShape, load_model, model_names
 from simulator.plugins import make_policy, policy_class, policy_names, policy_options
 from simulator.table_costs import TableCosts
 from simulator.validation import parse
@@ -115,6 +115,7 @@ class _Keys:
     limit: Annotated[int, Ge(1)] | None = None
     speedup: Annotated[float, Gt(0)] = 1.0
     repair: bool = False
+    policy_folders: tuple[str, ...] = ()
     provenance: dict[str, Any] | None = None
 
 
@@ -154,7 +155,8 @@ def resolve_experiment(raw: Mapping[str, Any], *, path: Path | None = None, sett
             path=path,
             key="engine",
         )
-    folders = tuple(dict.fromkeys([*([beside] if beside else []), Path.cwd()]))
+    searched = [(beside or Path.cwd()) / folder for folder in keys.policy_folders]
+    folders = tuple(dict.fromkeys(searched or [*([beside] if beside else []), Path.cwd()]))
     surroundings = Surroundings(gpu.name, gpu.memory_bytes, model.max_position_embeddings)
     runs = _resolve_policies(keys.policies, beside, path)
     runs = _apply_settings(runs, settings, folders)
@@ -165,7 +167,7 @@ def resolve_experiment(raw: Mapping[str, Any], *, path: Path | None = None, sett
     return Experiment(
         trace=trace,
         model=model,
-        model_source=keys.model or model.name,
+        model_source=_model_source(keys.model or model.name, table, beside),
         costs=costs,
         costs_sha256=table.sha256 if table else "",
         engine=keys.engine,
@@ -185,6 +187,7 @@ def resolve_experiment(raw: Mapping[str, Any], *, path: Path | None = None, sett
 def as_yaml_keys(experiment: Experiment) -> dict[str, Any]:
     """The resolved experiment under the keys that `resolve_experiment` reads."""
     costs = experiment.costs
+    own = any(":" in run.policy for run in experiment.policies)
     return {
         "trace": portable(experiment.trace),
         "model": experiment.model_source,
@@ -197,7 +200,7 @@ def as_yaml_keys(experiment: Experiment) -> dict[str, Any]:
         "limit": experiment.limit,
         "speedup": experiment.speedup,
         "repair": experiment.repair,
-    }
+    } | ({"policy_folders": [str(folder) for folder in experiment.folders]} if own else {})
 
 
 def portable(path: Path) -> str:
@@ -247,6 +250,14 @@ def _resolve_model(name: str | None, table: CostTable | None, beside: Path | Non
                 key="model",
             )
     return measured, table.metadata.gpu
+
+
+def _model_source(name: str, table: CostTable | None, beside: Path | None) -> str:
+    """A model given as a file or folder by its absolute path, so that the name means the same from anywhere."""
+    if name in model_names() or (table and name == table.metadata.model.name):
+        return name
+    path = resolve(name, beside) or Path(name)
+    return str(path.resolve()) if path.exists() else name
 
 
 def _load_model(name: str, beside: Path | None) -> ModelShape:

@@ -1,5 +1,6 @@
 """The command line in a folder of its own, with a tiny trace and costs that need no table."""
 
+import gc
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -55,6 +56,7 @@ def simulate(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
         extra = [] if drawn else ["--no-plots", "--no-report"]
         monkeypatch.setattr(sys, "argv", ["simulate-trace", *map(str, arguments), *extra])
         capsys.readouterr()
+        gc.freeze()  # a run collects garbage first, which takes a while among all that tests have loaded
         with pytest.raises(SystemExit) as left:
             main()
         captured = capsys.readouterr()

@@ -1,5 +1,6 @@
 """`simulate-trace` from the command line to the files: every option, every refusal, and runs that repeat themselves."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -239,6 +240,21 @@ class TestRepeat:
         assert simulate("../tiny.yaml", "--out", "out").code == 0
         assert resolved(elsewhere / "out")["trace"] == str(here / "tiny.csv")
 
+    def test_own_policy_beside_the_yaml(self, simulate: Simulate, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A policy class and a model that lie beside the first experiment are found again."""
+        (here / "own_policies_6.py").write_text(OWN_POLICY)
+        (here / "config.json").write_text(json.dumps(LLAMA))
+        policies = ["own_policies_6:OneByOne"]
+        write_yaml(here / "own.yaml", trace="tiny.csv", costs=LINEAR, model="config.json", policies=policies)
+        elsewhere = here / "elsewhere"
+        elsewhere.mkdir()
+        monkeypatch.chdir(elsewhere)
+        assert simulate("../own.yaml", "--out", "first").code == 0
+        monkeypatch.delitem(sys.modules, "own_policies_6")
+        answer = simulate("first/experiment.yaml", "--out", "second")
+        assert answer.code == 0, answer.err
+        assert csv_bytes(elsewhere / "first") == csv_bytes(elsewhere / "second")
+
     def test_changed_table(self, simulate: Simulate, here: Path) -> None:
         """A repetition with a changed table says that the results will differ."""
         path = write_small_table(here)
@@ -387,8 +403,6 @@ class TestRefusals:
         self, simulate: Simulate, here: Path, key: str, value: object, words: str
     ) -> None:
         """Mixture-of-experts and quantized models are refused in words."""
-        import json
-
         (here / "config.json").write_text(json.dumps({**LLAMA, key: value}))
         assert words in simulate("tiny.yaml", "--model", "config.json").complaint
 
@@ -440,21 +454,25 @@ class TestRequestsThatNeverRun:
 
 
 class TestOwnPolicyThatBreaks:
-    def test_mistake(self, simulate: Simulate, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        """A policy that gives more tokens than there are is stopped with its name and the numbers."""
-        from simulator.errors import PolicyError
-
+    @pytest.mark.parametrize("jobs", [1, 2])
+    def test_mistake(self, simulate: Simulate, here: Path, jobs: int) -> None:
+        """A policy that gives more tokens than there are is stopped in one line, with its name and the numbers."""
         text = OWN_POLICY.replace("request.known)", "request.known + 1)")
-        (here / "own_policies_5.py").write_text(text)
-        try:
-            answer = simulate("tiny.yaml", "--policy", "own_policies_5:OneByOne", "--out", "out")
-        except PolicyError as error:
-            message = str(error)
-        else:
-            assert answer.code == 1
-            message = answer.err
-        assert "OneByOne gave request 0 (40 + 5 tokens) 41 tokens; it has 40 left" in message
-        capsys.readouterr()
+        (here / f"own_policies_5{jobs}.py").write_text(text)
+        given = ("--policy", "orca", "--policy", f"own_policies_5{jobs}:OneByOne", "--jobs", jobs)
+        answer = simulate("tiny.yaml", *given, "--out", "out")
+        message = "simulate-trace: OneByOne gave request 0 (40 + 5 tokens) 41 tokens; it has 40 left\n"
+        assert (answer.code, answer.err) == (1, message)
+
+
+class TestColumnsThatDoNothing:
+    def test_prefixes_and_sessions(self, simulate: Simulate, here: Path) -> None:
+        """Columns that are read and not acted on are said aloud."""
+        (here / "tiny.csv").write_text("arrival_s,prompt_tokens,output_tokens,session_id,prefix_ids\n0,5,1,s,1 2\n")
+        answer = simulate("tiny.yaml", "--policy", "vllm", "--out", "out")
+        assert answer.code == 0
+        assert "note: prefix_ids: prefix caching is not simulated" in answer.out
+        assert "note: session_id: turns arrive at their recorded times" in answer.out
 
 
 def test_console_script() -> None:

@@ -49,7 +49,7 @@ ACTIONS = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(block_size=st.sampled_from([1, 2, 4, 16]), actions=st.lists(ACTIONS, max_size=60))
 def test_equals_a_list(block_size: int, actions: list[tuple[object, ...]]) -> None:
     """Any sequence of joining, leaving and advancing gives the counts of the list, finishes in the same tick, and

@@ -369,6 +369,14 @@ class TestPaths:
         path = write_yaml(folder / "study.yaml", trace="tiny.csv", costs=LINEAR)
         assert resolve_experiment(load_yaml(path), path=path).trace == here / "tiny.csv"
 
+    def test_policy_folders(self, here: Path) -> None:
+        """`policy_folders` says where own classes lie; resolving writes the folders that were searched."""
+        (here / "far").mkdir()
+        (here / "far" / "own_policies_7.py").write_text(OWN_POLICY)
+        made = resolve(policies=["own_policies_7:OneByOne"], policy_folders=["far"])
+        assert as_yaml_keys(made)["policy_folders"] == [str(here / "far")]
+        assert "policy_folders" not in as_yaml_keys(resolve())
+
     def test_bundled(self) -> None:
         """Then among what ships with the project."""
         assert resolve(trace="traces/conversation.csv").trace.is_relative_to(bundled_roots()[-1])

@@ -74,7 +74,7 @@ def logs(draw: st.DrawFn) -> tuple[LoggedRun, list[list[int]]]:
     return log, token_times_ns(log, len(workload))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(logs())
 def test_gaps(made: tuple[LoggedRun, list[list[int]]]) -> None:
     """The weighted gaps, unrolled, are those between the token times of each request, with their ends."""
@@ -90,7 +90,7 @@ def test_gaps(made: tuple[LoggedRun, list[list[int]]]) -> None:
     assert (np.diff(gaps.end_s) >= 0).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(logs())
 def test_longest_gaps(made: tuple[LoggedRun, list[list[int]]]) -> None:
     """The longest gap of each request, also across preemptions and steps that it sat out."""

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from simulator.core import Batch, Policy, PolicyBase, Request, View
 from simulator.engine import simulate
+from simulator.errors import PolicyError
 from simulator.metrics.tokens import token_times_ns
 from simulator.runlog import FINISHED, REJECTED, STATUS_NAMES, LoggedRun
-from simulator.errors import PolicyError
 from simulator.scheduler import Scheduler
 from tests.simulator.runs import ONE_SECOND_A_STEP, Watched
 from tests.workloads import COSTS, OPTIONS, POLICIES, workloads
@@ -208,7 +208,7 @@ def test_orca_never_preempts(run: Run) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(data=st.data(), workload=workloads(), pool=st.integers(40, 400))
 def test_same_run_twice(name: str, data: st.DataObject, workload: Any, pool: int) -> None:
     """The same input gives the same log, byte for byte."""
@@ -244,7 +244,7 @@ def everything(view: View) -> Snapshot:
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data(), workload=workloads(), block_size=st.sampled_from([1, 4, 16]), pool=st.integers(40, 400))
 def test_planning_changes_nothing(name: str, data: st.DataObject, workload: Any, block_size: int, pool: int) -> None:
     """`plan` decides and leaves the view and all requests as they were."""
