@@ -36,31 +36,32 @@ class Engine:
         self._wake()
 
     def serve(self, on_step: Callable[[Scheduler], None] | None = None) -> Generator[simpy.Event]:
-        """The process. `on_step` is called after each completed step (progress bars)."""
+        """The process. `on_step` is called after each completed step (progress bars).
+
+        Until the next event of anybody else (an arrival) the engine counts its own time and lets SimPy's clock stand:
+        a timeout a step would be a third of the run.
+        """
         env, scheduler, depth = self.env, self.scheduler, self.steps_in_flight
-        schedule, record, complete, timeout = (
-            scheduler.schedule,
-            scheduler.record,
-            scheduler.complete,
-            env.timeout,
-        )
-        flying: deque[tuple[int, Step]] = deque()
-        gpu_free_ns = 0
+        schedule, complete = scheduler.schedule, scheduler.complete
+        flying: deque[Step] = deque()
+        gpu_free_ns = now = int(env.now)
+        others_ns = env.peek()
         while True:
             if len(flying) < depth:
-                now = int(env.now)
-                step = schedule(now)
+                step = schedule(now, gpu_free_ns)
                 if step is not None:
-                    start = now if now > gpu_free_ns else gpu_free_ns
-                    gpu_free_ns = start + step.duration_ns
-                    record(step, start, gpu_free_ns)
-                    flying.append((gpu_free_ns, step))
+                    gpu_free_ns = step[0]
+                    flying.append(step)
                     if len(flying) < depth:
                         continue
             if flying:
-                end_ns, step = flying.popleft()
-                yield timeout(end_ns - env.now)
-                complete(step)
+                end_ns, finishing = flying.popleft()
+                if end_ns >= others_ns:  # at the same time others go first: an arrival joins the step that starts now
+                    yield env.timeout(end_ns - env.now)
+                    others_ns = env.peek()
+                now = end_ns
+                if finishing:
+                    complete(finishing)
                 if on_step is not None:
                     on_step(scheduler)
             elif self._arrivals_over:
@@ -68,11 +69,12 @@ class Engine:
                     scheduler.stall("the policy schedules nothing although no other request will come")
                 return
             else:
-                idle_from_ns, held_up = int(env.now), scheduler.unfinished > 0
+                held_up = scheduler.unfinished > 0
                 self._idle = simpy.Event(env)
                 yield self._idle
                 if held_up:
-                    scheduler.bubble_ns += int(env.now) - idle_from_ns
+                    scheduler.bubble_ns += int(env.now) - now
+                now, others_ns = int(env.now), env.peek()
 
     def _wake(self) -> None:
         if self._idle is not None:

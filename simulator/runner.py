@@ -12,6 +12,7 @@ from typing import Any
 from simulator import __version__
 from simulator.clients import requests_of
 from simulator.engine import simulate
+from simulator.errors import InputError
 from simulator.experiment import Experiment, PolicyRun
 from simulator.formats import read_trace
 from simulator.metrics.summary import policy_result
@@ -29,7 +30,11 @@ def load_trace(experiment: Experiment) -> Trace:
     trace = read_trace(experiment.trace, repair=experiment.repair)
     if experiment.limit is not None:
         trace = trace.first(experiment.limit)
-    return trace.sped_up(experiment.speedup) if experiment.speedup != 1 else trace
+    if experiment.speedup == 1:
+        return trace
+    if int(trace.arrival_ns[-1] - trace.arrival_ns[0]) / experiment.speedup >= 2**63:
+        raise InputError("the arrivals would be spread over more than 292 years", key="speedup")
+    return trace.sped_up(experiment.speedup)
 
 
 def run_policy(experiment: Experiment, run: PolicyRun, trace: Trace, on_step: OnStep | None = None) -> PolicyResult:

@@ -24,27 +24,11 @@ from simulator.runlog import (
     as_columns,
 )
 
+Step = tuple[int, Sequence[Request]]
+"""A scheduled iteration under way: when it ends (nanoseconds), and the requests whose last token it samples.
 
-class Step:
-    """One scheduled iteration: its price, composition, and the requests whose last token it samples."""
-
-    __slots__ = ("duration_ns", "finishing", "iteration", "num_decodes", "num_prefills", "prefill_tokens")
-
-    def __init__(
-        self,
-        iteration: int,
-        duration_ns: int,
-        decodes: int,
-        prefills: int,
-        tokens: int,
-        finishing: Sequence[Request],
-    ) -> None:
-        self.iteration = iteration
-        self.duration_ns = duration_ns
-        self.num_decodes = decodes
-        self.num_prefills = prefills
-        self.prefill_tokens = tokens
-        self.finishing = finishing
+A tuple, since one is made for every iteration.
+"""
 
 
 class Scheduler:
@@ -79,6 +63,7 @@ class Scheduler:
         self.preemptions = 0
         self.bubble_ns = 0
         self.log = RunLog()
+        self._log_iteration = self.log.iterations.extend
         self.reasons: dict[int, str] = {}
         self._last_tick = -1
         self._arrived = 0
@@ -97,33 +82,39 @@ class Scheduler:
         else:
             self._end(request, REJECTED, reason)
 
-    def schedule(self, now_ns: int) -> Step | None:
-        """Plan and book the next step; None if the policy schedules nothing."""
+    def schedule(self, now_ns: int, gpu_free_ns: int = 0) -> Step | None:
+        """Plan, book and log the next step; None if the policy schedules nothing.
+
+        It starts now or, with a step under way, when the GPU is free. Flat, because it runs millions of times.
+        """
         view, decodes = self.view, self.decodes
         view.now_ns = now_ns
-        view.decode_blocks = decodes.openers[-decodes.clock % self._block_size]
+        view.decode_blocks = decode_blocks = decodes.openers[-decodes.clock % self._block_size]
         batch = self._plan(view)
         if batch is None:
             return None
         iteration = self.iterations
-        sitting_out = None
-        if batch.preempted or batch.decodes:
+        self.iterations = iteration + 1
+        chosen = batch.decodes
+        sitting_out: Sequence[Request] = ()
+        if chosen or batch.preempted:
             sitting_out = self._apply_irregular(batch)
+            decode_blocks = decodes.openers[-decodes.clock % self._block_size]
         finishing: Sequence[Request] = ()
         context = 0
-        decoding = decodes.count if batch.decodes is None or batch.decodes else 0
+        decoding = decodes.count if chosen is None or chosen else 0
         if decoding:
-            view.free_blocks -= view.decode_blocks
+            view.free_blocks -= decode_blocks
             context = decodes.birth_sum + decoding * (decodes.clock + 1)
             self.kv_tokens += decoding
             finishing = decodes.advance()
             self._last_tick = iteration
-            for request in finishing:
-                self._close_stay(request)
-                request.state = Request.FINISHING
-        if sitting_out:
-            for request in sitting_out:
-                decodes.join(request)
+            if finishing:
+                for request in finishing:
+                    self._close_stay(request)
+                    request.state = Request.FINISHING
+        for request in sitting_out:
+            decodes.join(request)
         prefill_tokens = 0
         priced: list[tuple[int, int]] = []
         if batch.chunks:
@@ -132,42 +123,24 @@ class Scheduler:
                 priced.append((request.computed, tokens))
                 self._compute_chunk(request, tokens, iteration, finishing)
                 prefill_tokens += tokens
-        if view.free_blocks < 0:
-            raise PolicyError(f"{self._name} planned {-view.free_blocks} KV-cache blocks more than were free")
-        if not decoding and not priced and not batch.preempted:
-            raise PolicyError(f"{self._name} returned an empty batch; return None to schedule nothing")
-        if batch.preempted and self._give_up:
+        free_blocks = view.free_blocks
+        if free_blocks < 0:
+            raise PolicyError(f"{self._name} planned {-free_blocks} KV-cache blocks more than were free")
+        if batch.preempted:
             self._break_livelock(batch.preempted[-1])
-        self.iterations = iteration + 1
-        return Step(
-            iteration,
-            self._step_ns(decoding, context, priced),
-            decoding,
-            len(priced),
-            prefill_tokens,
-            finishing,
+        elif not decoding and not priced:
+            raise PolicyError(f"{self._name} returned an empty batch; return None to schedule nothing")
+        start_ns = now_ns if now_ns > gpu_free_ns else gpu_free_ns
+        end_ns = start_ns + self._step_ns(decoding, context, priced)
+        running, waiting = len(view.running), len(self.waiting)
+        self._log_iteration(
+            (start_ns, end_ns, decoding, len(priced), prefill_tokens, self.kv_tokens, free_blocks, running, waiting)
         )
+        return end_ns, finishing
 
-    def record(self, step: Step, start_ns: int, end_ns: int) -> None:
-        """Log the step that was just scheduled; queue lengths and memory are those of now."""
-        view = self.view
-        self.log.iterations.extend(
-            (
-                start_ns,
-                end_ns,
-                step.num_decodes,
-                step.num_prefills,
-                step.prefill_tokens,
-                self.kv_tokens,
-                view.free_blocks,
-                len(view.running),
-                len(self.waiting),
-            )
-        )
-
-    def complete(self, step: Step) -> None:
-        """The step's outputs are there: release what its finished requests hold."""
-        for request in step.finishing:
+    def complete(self, finishing: Sequence[Request]) -> None:
+        """A step's outputs are there: release what the requests that it finishes hold."""
+        for request in finishing:
             if request.state == Request.FINISHING:
                 self._release(request)
             self._end(request, FINISHED)
@@ -223,7 +196,6 @@ class Scheduler:
             sitting_out = [r for r in self.view.running if r.state == Request.DECODING and r not in chosen]
             for request in sitting_out:
                 self._leave_cohort(request)
-        self.view.decode_blocks = self.decodes.blocks_to_open()
         return sitting_out
 
     def _compute_chunk(self, request: Request, tokens: int, iteration: int, finishing: list[Request]) -> None:
@@ -293,6 +265,8 @@ class Scheduler:
         Between two tokens and arrivals the schedule is a function of who runs with how many computed tokens and who
         waits: should that state return, no token will ever come. O(n), in preempting steps only.
         """
+        if not self._give_up:
+            return
         since = (len(self.log.emissions), self.decodes.clock, self._arrived)
         if since != self._fruitless_since:
             self._fruitless_since = since

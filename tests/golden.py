@@ -17,7 +17,7 @@ from policies.sarathi import Sarathi
 from policies.vllm import Vllm
 from simulator.core import Batch, Policy, Request, View
 from simulator.costs import LinearCosts
-from simulator.scheduler import Scheduler, Step
+from simulator.scheduler import Scheduler
 
 Record = dict[str, Any]
 
@@ -105,6 +105,7 @@ class Replay:
         order, decoding, waited = list(view.running), set(view.decoding_requests()), list(view.waiting)
         kv_before = {request: view.context_tokens(request) for request in order}
         step = scheduler.schedule(self.now)
+        finishing = step[1] if step else ()
         batch = self.planned or Batch()
         decodes = () if step is None else (decoding if batch.decodes is None else batch.decodes)
         tokens = {request: 1 for request in decodes if request not in batch.preempted}
@@ -117,7 +118,7 @@ class Replay:
         context = sum(kv_before.get(r, 0) * (r not in admitted) + tokens[r] for r in lined_up)
         record = {
             "t": self.now,
-            "dt": step.duration_ns if step else self.costs.fixed_ns,
+            "dt": step[0] - self.now if step else self.costs.fixed_ns,
             "add": added,
             "s": [r.index if tokens[r] == 1 else [r.index, tokens[r]] for r in lined_up],
             "new": [r.index for r in admitted if r.preemptions == 0],
@@ -129,14 +130,9 @@ class Replay:
             "wait": len(view.waiting),
             "free": view.free_blocks,
         }
-        return self._complete(record, step, lined_up)
-
-    def _complete(self, record: Record, step: Step | None, lined_up: list[Request]) -> Record:
-        if step is not None:
-            self.scheduler.complete(step)
-            finished = set(step.finishing)
-            record["fin"] = [request.index for request in lined_up if request in finished]
-        record["free2"] = self.scheduler.view.free_blocks
+        scheduler.complete(finishing)
+        record["fin"] = [request.index for request in lined_up if request in finishing]
+        record["free2"] = view.free_blocks
         self.now += record["dt"]
         return record
 

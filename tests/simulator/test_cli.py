@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pandas as pd
 import pytest
 
@@ -81,6 +82,15 @@ class TestRun:
         assert simulate("--limit", 20, "--out", "out").code == 0
         assert list(summary(here / "out").index) == ["orca", "sarathi", "vllm"]
         assert resolved(here / "out")["trace"] == "traces/conversation.csv"
+
+    def test_long_iteration_log(self, simulate: Simulate, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A log above the limit is written as Parquet, with the rows of the CSV."""
+        simulate("tiny.yaml", "--out", "short")
+        monkeypatch.setattr("simulator.output.CSV_ROWS", 3)
+        simulate("tiny.yaml", "--out", "long")
+        assert not (here / "long" / "orca" / "iterations.csv").exists()
+        rows = duckdb.read_parquet(str(here / "long" / "orca" / "iterations.parquet")).df()
+        pd.testing.assert_frame_equal(rows, pd.read_csv(here / "short" / "orca" / "iterations.csv"))
 
     def test_provenance(self, simulate: Simulate, here: Path) -> None:
         """The resolved experiment says with what and from what it was made."""
@@ -439,6 +449,17 @@ class TestRequestsThatNeverRun:
         assert "5 of 5 requests rejected" in " ".join(answer.out.split())
         assert summary(here / "out").loc["vllm", "num_finished"] == 0
         assert (here / "out" / "report.html").exists()
+
+    def test_stalled(self, simulate: Simulate, here: Path) -> None:
+        """A sequence that outgrows the cache is stalled with a counted warning; its tokens stay in the table."""
+        (here / "tiny.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0,20,100\n1,20,2\n")
+        answer = simulate("tiny.yaml", "--policy", "vllm", "--num-blocks", 4, "--out", "out")
+        assert answer.code == 0
+        assert "1 of 2 requests stalled (first: request 0: grew to 49 tokens" in " ".join(answer.out.split())
+        row = pd.read_csv(here / "out" / "vllm" / "requests.csv").iloc[0]
+        assert (row["status"], row["generated_tokens"]) == ("stalled", 29)
+        assert pd.isna(row["finish_s"])
+        assert row["first_token_s"] > 0
 
     def test_cut(self, simulate: Simulate) -> None:
         """Outputs that `max_model_len` cuts are counted."""

@@ -424,6 +424,11 @@ class TestTrace:
         """A factor below one stretches."""
         assert load_trace(resolve(speedup=0.5)).arrival_ns.tolist() == [0, 10**9, 2 * 10**9, 4 * 10**9, 4 * 10**9]
 
+    def test_endless_slowdown(self) -> None:
+        """A factor that would spread the arrivals beyond the clock is refused."""
+        with pytest.raises(InputError, match="speedup: the arrivals would be spread over more than 292 years"):
+            load_trace(resolve(speedup=1e-12))
+
     def test_without_speedup(self, here: Path) -> None:
         """Otherwise arrivals stay as they are."""
         (here / "late.csv").write_text("arrival_s,prompt_tokens,output_tokens\n10,1,1\n")
