@@ -4,16 +4,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from annotated_types import Ge
+from annotated_types import Ge, Le
+
+Nanoseconds = Annotated[int, Ge(0), Le(10**12)]
 
 
 @dataclass(frozen=True)
 class LinearCosts:
     """fixed + per_token x (tokens of the step) + per_context_token x (sum of contexts after the step), nanoseconds."""
 
-    fixed_ns: Annotated[int, Ge(0)] = 0
-    per_token_ns: Annotated[int, Ge(0)] = 0
-    per_context_token_ns: Annotated[int, Ge(0)] = 0
+    fixed_ns: Nanoseconds = 0
+    per_token_ns: Nanoseconds = 0
+    per_context_token_ns: Nanoseconds = 0
 
     def __post_init__(self) -> None:
         if not (self.fixed_ns or self.per_token_ns):

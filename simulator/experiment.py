@@ -35,8 +35,8 @@ _NO_LABELS = (".", "..", "summary.csv", "experiment.yaml", "report.html")  # a l
 class KvCache:
     """Paged KV memory; without `num_blocks`, what `gpu_memory_utilization` of the GPU leaves beside the weights."""
 
-    block_size: Annotated[int, Ge(1)] = 16
-    num_blocks: Annotated[int, Ge(2)] | None = None
+    block_size: Annotated[int, Ge(1), Le(2**20)] = 16
+    num_blocks: Annotated[int, Ge(2), Le(2**40)] | None = None
     gpu_memory_utilization: Annotated[float, Gt(0), Le(1)] = 0.92
 
 

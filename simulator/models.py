@@ -162,5 +162,7 @@ def _from_hugging_face(raw: dict[str, Any], path: Path) -> dict[str, Any]:
             "phi",
             "bloom",
         )
+    if raw.get("tie_word_embeddings") is None:  # the file leaves out what is its class's default
+        raw["tie_word_embeddings"] = raw.get("model_type") in ("gpt2", "opt", "bloom", "falcon")
     known = {field.name for field in fields(ModelShape)}
     return {key: value for key, value in raw.items() if key in known}

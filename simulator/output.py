@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -76,10 +77,16 @@ def write_experiment(folder: Path, keys: Mapping[str, Any]) -> None:
 
 
 def _copy(path: Path, rows: pd.DataFrame, options: str) -> None:
-    with _whole_file(path) as partial, duckdb.connect() as connection:
+    with _whole_file(path) as partial, _connection().cursor() as connection:
         connection.register("rows", rows)
         quoted = str(partial).replace("'", "''")
         connection.execute(f"COPY (SELECT * FROM rows) TO '{quoted}' ({options})")
+
+
+@cache
+def _connection() -> duckdb.DuckDBPyConnection:
+    """One for all files: opening a database takes longer than writing a short one."""
+    return duckdb.connect()
 
 
 @contextmanager

@@ -123,10 +123,15 @@ def _notes(log: LoggedRun, costs: TableCosts | None, trace: Trace) -> tuple[str,
         (log.requests["generated"] < trace.output_tokens[log.requests["request"]])[log.requests["status"] == 0].sum()
     )
     if cut:
-        notes.append(f"{cut} requests reached max_model_len; their output was cut there")
+        notes.append(f"{counted(cut, 'request')} reached max_model_len; output was cut there")
     if costs is not None:
         notes += _outside_grid(log, costs)
     return tuple(notes)
+
+
+def counted(count: int, noun: str) -> str:
+    """'1 step', '2 steps'."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _outside_grid(log: LoggedRun, costs: TableCosts) -> list[str]:
@@ -141,6 +146,6 @@ def _outside_grid(log: LoggedRun, costs: TableCosts) -> list[str]:
         if outside:
             share = f"{100 * outside / len(values):.2g} %"
             notes.append(
-                f"{outside} steps ({share}) have more than the {limit} {what} measured; the trend is continued"
+                f"{counted(outside, 'step')} ({share}) of more than the {limit} {what} measured; the trend is continued"
             )
     return notes

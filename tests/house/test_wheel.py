@@ -13,7 +13,7 @@ import pytest
 
 from tests.house.paths import ROOT, outside
 
-pytestmark = [pytest.mark.network, pytest.mark.xdist_group("wheel")]
+pytestmark = pytest.mark.network
 
 UV = os.environ.get("UV", shutil.which("uv"))
 LIMIT_BYTES = 400_000_000

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from profiler.timing import CpuTimer, CudaTimer, Effort, Timing, _steadier, warm_gpu
+from profiler.timing import CpuTimer, CudaTimer, Effort, Timing, _settled, warm_gpu
 from tests.profiler.machines import needs_gpu, needs_torch
 
 
@@ -19,11 +19,12 @@ def test_a_cpu_sample_is_a_round_over_all_calls():
     assert 0 < timing.p10_us <= timing.time_us <= timing.p90_us
 
 
-def test_a_noisy_point_is_measured_once_more_and_the_steadier_kept():
-    """A spread of 50 % is over the limit of 8 %; the second try has 2 %."""
-    tries = [Timing(100.0, 90.0, 140.0, 9), Timing(101.0, 100.0, 102.0, 9), Timing(0.1, 0.1, 0.1, 9)]
-    assert _steadier(iter(tries).__next__, 0.08) == tries[1]
-    assert _steadier(iter(tries[1:]).__next__, 0.08) == tries[1]
+def test_a_noisy_point_is_measured_longer():
+    """A spread of 50 % is over the limit of 2 %: three times as long. One of 1 % is not."""
+    tries = {1: Timing(100.0, 90.0, 140.0, 9), 3: Timing(101.0, 95.0, 110.0, 36)}
+    assert _settled(tries.__getitem__, Effort()) == tries[3]
+    tries[1] = Timing(100.0, 99.5, 100.5, 9)
+    assert _settled(tries.__getitem__, Effort()) == tries[1]
 
 
 class FakeGpu:
@@ -31,7 +32,7 @@ class FakeGpu:
 
     def __init__(self, call_ms, launch_ms=0.0):
         self.call_ms, self.launch_ms, self.now_ms = call_ms, launch_ms, 0.0
-        self.captured, self.eager, self.replays, self.capturing = [], [], 0, False
+        self.captured, self.eager, self.replays, self.capturing, self.rested_ms = [], [], 0, False, 0.0
 
     def launch(self, name):
         (self.captured if self.capturing else self.eager).append(name)
@@ -79,7 +80,18 @@ class FakeGpu:
             assert isinstance(stream, Stream)
             yield
 
-        fakes = {"Stream": Stream, "Event": Event, "CUDAGraph": Graph, "graph": capture, "stream": on_stream}
+        def sleep(cycles):
+            gpu.now_ms += cycles / 1.8e6
+            gpu.rested_ms += cycles / 1.8e6
+
+        fakes = {
+            "_sleep": sleep,
+            "Stream": Stream,
+            "Event": Event,
+            "CUDAGraph": Graph,
+            "graph": capture,
+            "stream": on_stream,
+        }
         for name, fake in {**fakes, "synchronize": lambda: None}.items():
             monkeypatch.setattr(torch.cuda, name, fake)
         return self
@@ -95,8 +107,9 @@ def test_a_gpu_point_is_replays_of_a_graph_over_all_copies(monkeypatch):
     assert gpu.captured[:6] == list("abcabc")
     assert gpu.eager == list("abcabc")
     assert timing.time_us == pytest.approx(100.0)
-    assert timing.repeats == 30  # 80 ms of replays of 2.7 ms
-    assert gpu.replays == 2 + 15 + 30  # two to learn their length, 40 ms to warm up
+    assert timing.repeats == 15  # 40 ms of replays of 2.7 ms
+    assert gpu.replays == 2 + 20 + 15  # two to learn their length, 60 ms to warm up, rests included
+    assert gpu.rested_ms == pytest.approx((20 + 15) * 0.15 * 2.7)
 
 
 @pytest.mark.torch

@@ -465,13 +465,13 @@ class TestRequestsThatNeverRun:
         """Outputs that `max_model_len` cuts are counted."""
         answer = simulate("tiny.yaml", "--policy", "vllm", "--set", "max_model_len=302", "--out", "out")
         assert answer.code == 0
-        assert "1 requests reached max_model_len; their output was cut there" in answer.out
+        assert "1 request reached max_model_len; output was cut there" in answer.out
 
     def test_beyond_the_table(self, simulate: Simulate, here: Path) -> None:
         """Steps beyond the measured grid are counted."""
         write_small_table(here)
         answer = simulate("tiny.csv", "--costs", "small.csv", "--policy", "orca", "--out", "out")
-        assert "have more than the 256 tokens" in " ".join(answer.out.split())
+        assert "of more than the 256 tokens measured" in " ".join(answer.out.split())
 
 
 class TestOwnPolicyThatBreaks:

@@ -208,6 +208,12 @@ class TestSarathi:
         assert outcome.victims == [[], [1], [], []]
         assert outcome.tokens == [[1, 2, 3], [1, 4]]
 
+    def test_preempting_step_admits_nobody(self) -> None:
+        """In a step that preempts a short prompt waits too, though there is room; then it waits behind the victim."""
+        policy = Sarathi(chunk_size=200, tile_size=0, max_prefills_per_batch=0)
+        outcome = replay(policy, (0, 80, 3), (0, 80, 2), (1, 10, 1), num_blocks=10)
+        assert outcome.steps == [{0: 80, 1: 80}, {0: 1}, {0: 1}, {1: 81, 2: 10}]
+
 
 class TestVllm:
     """A budget of four tokens cuts a ten-token prompt."""
@@ -273,6 +279,11 @@ class TestVllm:
         """A preempted request waits in front of those that came after it."""
         outcome = replay(vllm(max_num_seqs=2), (0, 80, 3), (0, 80, 2), (0, 10, 1), num_blocks=11)
         assert outcome.steps[3] == {1: 81, 2: 10}
+
+    def test_preempting_step_admits_nobody(self) -> None:
+        """In a step that preempts a short prompt waits too, though there is room; then it waits behind the victim."""
+        outcome = replay(vllm(), (0, 80, 3), (0, 80, 2), (1, 10, 1), num_blocks=11)
+        assert outcome.steps == [{0: 80, 1: 80}, {0: 1}, {0: 1}, {1: 81, 2: 10}]
 
     def test_number_of_sequences(self) -> None:
         """`max_num_seqs` counts running requests."""
