@@ -7,13 +7,15 @@ from rich.table import Table
 def print_listing(what: str) -> None:
     """Print the policies with their options, the cost tables, models or trace formats."""
     makers = {"policies": _policies, "costs": _costs, "models": _models, "formats": _formats}
-    Console().print(makers[what]())
+    console = Console()
+    console.width = max(console.width, 100)
+    console.print(makers[what]())
 
 
 def _table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
+    for place, column in enumerate(columns):
+        table.add_column(column, overflow="fold", no_wrap=place == 0)
     return table
 
 
@@ -36,7 +38,7 @@ def _costs() -> Table:
     for name, path in sorted(table_names().items()):
         made = read_metadata(path.with_suffix(".yaml"))
         attention = f"{made.attention.backend} {made.attention.version}"
-        table.add_row(name, made.gpu.name, made.model.name, attention, made.date)
+        table.add_row(name, made.gpu.name, made.model.name, attention, made.date[:10])
     return table
 
 
