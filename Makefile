@@ -7,6 +7,8 @@ TORCH  ?= torch
 ARGS   ?=
 BIN    := $(VENV)/bin
 export UV
+# Installation compiles no bytecode (it would be a quarter of .venv); what is used is compiled at its first use.
+unexport PYTHONDONTWRITEBYTECODE
 
 ifeq ($(UV),)
 install := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check
@@ -26,7 +28,7 @@ demo: $(VENV)/.installed ## compare three policies on the bundled trace; everyth
 	@echo "Open results/demo/report.html in a browser for the whole comparison."
 
 test: $(VENV)/.installed-dev ## run the tests (ARGS="-k trace" chooses some)
-	@$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadgroup $(ARGS)
+	@$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadscope $(ARGS)
 
 lint: $(VENV)/.installed-dev ## ruff check, ruff format --check, mypy
 	@$(BIN)/ruff check --quiet .

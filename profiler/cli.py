@@ -12,8 +12,7 @@ from simulator.errors import InputError
 
 HELP = """Time a model's operators on this machine's GPU and write a cost table.
 
-The table prices any batch of the model on this GPU: simulate-trace and price-batches read it, on machines
-without a GPU too. Beside the CSV lies a YAML that says what was measured: GPU, driver, kernels, clocks,
+The table prices any batch of the model on this GPU: simulate-trace reads it, on machines without a GPU too. Beside the CSV lies a YAML that says what was measured: GPU, driver, kernels, clocks,
 repeats, noise.
 
 \b
@@ -22,6 +21,8 @@ Examples:
   profile-gpu --model llama-13b --attention fa2 --out llama-13b@fa2.csv
   profile-gpu --model ./my-model/config.json --out my-model.csv --quick
   profile-gpu --model llama-3.1-8b --out llama-3.1-8b.csv --resume
+  profile-gpu --device cpu --out tiny.csv
+      try the program without a GPU: a tiny model, PyTorch's attention, under a minute
 
 \b
 What is timed, one call in one layer, in microseconds (median, 10 % and 90 % quantile):
@@ -45,17 +46,24 @@ included.
 """
 
 
+DEFAULTS: dict[str, dict[str, str | int]] = {
+    "cuda": {"model": "llama-3.1-8b", "max_tokens": 8192, "max_kv_tokens": 700_000},
+    "cpu": {"model": "tiny", "max_tokens": 256, "max_kv_tokens": 4096},
+}
+
+
 @click.command(help=HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
-@click.option("--model", required=True, metavar="NAME_OR_PATH", help="A known model, a YAML, or a config.json.")
+@click.option("--model", metavar="NAME_OR_PATH",
+              help="A known model, a YAML, or a config.json.  [default: llama-3.1-8b; tiny on a CPU]")  # fmt: skip
 @click.option("--out", metavar="PATH.csv", help="The table.  [default: the model's name, in this folder]")
 @click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda", show_default=True,
-              help="cpu: try the program without a GPU, on a tiny model.")  # fmt: skip
+              help="cpu: try the program without a GPU.")  # fmt: skip
 @click.option("--attention", type=click.Choice(["auto", "fa2", "fa3", "torch"]), default="auto",
               show_default=True, help="The kernel to time; auto: fa3 where it runs, else fa2.")  # fmt: skip
-@click.option("--max-tokens", type=click.IntRange(min=1), default=8192, show_default=True,
-              help="Most tokens of a step.")  # fmt: skip
-@click.option("--max-kv-tokens", type=click.IntRange(min=64), default=700_000, show_default=True,
-              help="Most KV-cache entries of one attention call.")  # fmt: skip
+@click.option("--max-tokens", type=click.IntRange(min=1),
+              help="Most tokens of a step.  [default: 8192; 256 on a CPU]")  # fmt: skip
+@click.option("--max-kv-tokens", type=click.IntRange(min=64),
+              help="Most KV-cache entries of one attention call.  [default: 700000; 4096 on a CPU]")  # fmt: skip
 @click.option("--budget", type=click.FloatRange(min=0), metavar="SECONDS",
               help="Stop measuring after so long; the coarse points come first.")  # fmt: skip
 @click.option("--quick", is_flag=True, help="The coarse points only, measured briefly.")
@@ -64,8 +72,12 @@ included.
 @click.option("--quiet", is_flag=True, help="No progress and no summary.")
 @click.option("--attention-version", metavar="TEXT",
               help="Recorded where the kernel's package does not tell its version.")  # fmt: skip
-def main(model: str, out: str | None, **options: object) -> None:
+def main(model: str | None, out: str | None, **options: object) -> None:
     started_s = time.monotonic()
+    for name, value in DEFAULTS[str(options["device"])].items():
+        if options.get(name) is None and name != "model":
+            options[name] = value
+    model = model or str(DEFAULTS[str(options["device"])]["model"])
     from profiler.run import Options, profile  # pandas and pydantic, a second to load, are not for --help
 
     signal.signal(signal.SIGTERM, _interrupt)  # a job that is stopped by its time limit keeps its rows too

@@ -3,7 +3,8 @@
 Matrix products run in tiles, so their time climbs in steps: every multiple of 64 up to 1024 tokens is
 measured, and the token after each, where a new tile begins; further up the grid is coarser. Attention is
 measured over chunk x context, decode batch x context and, because a kernel may do badly on both at once, over
-mixed batches. A coarse pass over all operators comes first, so that a table cut short is coarse rather than
+mixed batches. Attention has cliffs of its own where a chunk's tiles no longer fit the
+multiprocessors at once. A coarse pass over all operators comes first, so that a table cut short is coarse rather than
 lopsided.
 """
 
@@ -62,7 +63,10 @@ SMOOTH_TOKENS = (
     2048, 2560, 3072, 3584, 4096, 5120, 6144, 7168, 8192,
 )  # fmt: skip
 SEQUENCES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 65, 96, 128, 129, 160, 192, 256, 257, 320, 384, 512, 768, 1024)
-CHUNKS = (16, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
+CHUNKS = (
+    16, 32, 64, 96, 128, 129, 192, 193, 256, 257, 320, 384, 385, 448, 512, 513, 640, 768, 769, 896, 1024, 1025,
+    1280, 1536, 2048, 3072, 4096, 6144, 8192,
+)  # fmt: skip
 PREFILL_CONTEXTS = (0, 256, 512, 1024, 2048, 4096, 8192, 16384)
 DECODES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 160, 192, 256, 384, 512, 768, 1024)
 DECODE_CONTEXTS = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
@@ -96,7 +100,11 @@ def decode_points() -> Iterator[Point]:
 
 
 def hybrid_points() -> Iterator[Point]:
-    """Decodes together with one chunk: at context 0 broadly, later in a prompt on a subset."""
+    """Decodes together with one chunk: at context 0 broadly, later in a prompt on a subset.
+
+    A few short decodes beside a chunk late in its prompt show what the chunk loses by company: a kernel that
+    splits a lone chunk's context over idle multiprocessors may no longer do so.
+    """
     decodes, contexts = (1, 4, 16, 32, 64, 128, 192, 256), (128, 512, 1024, 2048, 4096)
     for batch, context, tokens in product(decodes, contexts, (64, 256, 512, 1024, 2048)):
         yield Point("attention", decodes=batch, decode_context=context, prefills=1, prefill_tokens=tokens)
@@ -105,6 +113,16 @@ def hybrid_points() -> Iterator[Point]:
             "attention",
             decodes=batch,
             decode_context=context,
+            prefills=1,
+            prefill_tokens=tokens,
+            prefill_context=before,
+        )
+
+    for tokens, before in product((64, 128, 256, 257, 512, 513, 1024, 2048), (1024, 4096, 8192)):
+        yield Point(
+            "attention",
+            decodes=16,
+            decode_context=128,
             prefills=1,
             prefill_tokens=tokens,
             prefill_context=before,

@@ -155,11 +155,19 @@ class Elementwise:
         return [partial(self._layer, point.tokens, *caches) for caches in self.caches]
 
     def _layer(self, tokens: int, key_cache: "torch.Tensor", value_cache: "torch.Tensor") -> None:
-        x, residual, qkv = self.x[:tokens], self.residual[:tokens], self.qkv[:tokens]
-        self.fused.add_rms_norm(x, residual, self.norm_weight)
+        self.norm(tokens)
+        self.rotate_and_write(tokens, key_cache, value_cache)
+        self.norm(tokens)
+
+    def norm(self, tokens: int) -> None:
+        """Residual add and RMS norm."""
+        self.fused.add_rms_norm(self.x[:tokens], self.residual[:tokens], self.norm_weight)
+
+    def rotate_and_write(self, tokens: int, key_cache: "torch.Tensor", value_cache: "torch.Tensor") -> None:
+        """Rotary embedding of queries and keys, and the KV-cache write."""
+        qkv = self.qkv[:tokens]
         self.fused.rotary_(qkv, self.rotated_heads, self.table, self.positions[:tokens])
         self.fused.write_kv_(qkv, key_cache, value_cache, self.slots[:tokens])
-        self.fused.add_rms_norm(x, residual, self.norm_weight)
 
 
 class Embedding:

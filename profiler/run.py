@@ -13,6 +13,7 @@ from profiler.attention import AttentionBackend, choose_attention
 from profiler.cliffs import summary
 from profiler.fused import Fused, check_fused, choose_fused
 from profiler.grid import Limits, Point, control_points, plan
+from profiler.layer import turns_us
 from profiler.operators import Bench, needed_bytes
 from profiler.paged import PagedAttention, check_attention, layer_bytes_per_token, require_correct
 from profiler.progress import ProgressDisplay
@@ -139,7 +140,10 @@ def prepare(options: Options, shape: ModelShape) -> Setup:
         fused_note,
         "relative error against the reference, checked before timing:"
         f" elementwise {fused_error:.1e}, attention {attention_error:.1e}",
-        "times are of CUDA-graph replays over rotated weights and KV pages" if device == "cuda" else "a trial on a CPU",
+        "times are of CUDA-graph replays over rotated weights and KV pages, after settling under load with"
+        f" {Effort().rest:.0%} rest between them"
+        if device == "cuda"
+        else "a trial on a CPU",
         *([memory_note] if memory_note else []),
     ]
     version = options.attention_version if backend.version == "unknown" else None
@@ -192,13 +196,20 @@ def _measure(
     with machine.ClockSampler(options.device) as clocks:
         workshop = _workshop(options, setup, clocks)
 
-        def metadata() -> TableMetadata:
-            return _with_run(setup.metadata, measured, clocks, started_s)
-
         gc.collect()
         gc.freeze()  # what is imported is no garbage; without this each graph capture would search it again
+        notes = setup.metadata.notes
         if options.device == "cuda":
             warm_gpu(WARM_GPU_S)
+            workshop.turns_us = turns_us(workshop.bench, workshop.make_attention(), workshop.timer)
+            notes += (
+                f"elementwise includes {workshop.turns_us:.1f} us that kernels of a layer take in turn beyond"
+                " what each takes alone",
+            )
+
+        def metadata() -> TableMetadata:
+            return _with_run(replace(setup.metadata, notes=notes), measured, clocks, started_s)
+
         first = {point: workshop.measure(point) for point in controls}
         with ProgressDisplay(len(points), sum(point in measured.rows for point in points), options.quiet) as display:
             sweep(

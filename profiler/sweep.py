@@ -29,12 +29,16 @@ Row = dict[str, Any]
 
 @dataclass
 class Workshop:
-    """Times one point at a time, holding the weights of one operator at a time."""
+    """Times one point at a time, holding the weights of one operator at a time.
+
+    `turns_us` is added to each `elementwise` point; see `profiler.layer`.
+    """
 
     bench: Bench
     make_attention: Callable[[], PagedAttention]
     timer: Timer
     clocks: ClockSampler
+    turns_us: float = 0.0
     _name: str = ""
     _operator: Operator | None = None
 
@@ -42,6 +46,8 @@ class Workshop:
         """A row of the cost table."""
         start_s = time.monotonic()
         timing = self.timer.time(self._operator_of(point).calls(point))
+        if point.operator == "elementwise":
+            timing = timing.plus(self.turns_us)
         return row_of(point, timing, self.clocks.since(start_s))
 
     def _operator_of(self, point: Point) -> Operator:

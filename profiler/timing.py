@@ -2,10 +2,14 @@
 
 On a GPU some calls in a row are captured into a CUDA graph, which takes the host's launch time out, and the
 graph's replays are timed with CUDA events. The calls of one graph use different weights or KV pages, together
-several times the L2 cache, because a forward pass meets each layer's weights and cache cold. Replays are
-queued without waiting, so the GPU never idles between the warm-up, which lasts a set time, and the last
-replay. One sample is a replay's time divided by its calls; the result is their median with the 10 % and 90 %
-quantiles. On a CPU the same calls are timed with the host's clock.
+several times the L2 cache, because a forward pass meets each layer's weights and cache cold. One sample is a
+replay's time divided by its calls; the result is their median with the 10 % and 90 % quantiles. On a CPU the
+same calls are timed with the host's clock.
+
+Large matrix products draw more power than a GPU is allowed, so after some 50 ms it lowers its clocks, and
+their time grows by up to a fifth. In an engine they take turns with work that draws less: attention, other
+kernels, steps of decodes, the host's pauses. So the GPU is kept busy until it has settled, but with a short
+rest, a kernel that only waits, before each replay. Replays and rests are queued without waiting.
 """
 
 import time
@@ -36,6 +40,10 @@ class Timing:
         """Width from the 10 % to the 90 % quantile, as a fraction of the median."""
         return (self.p90_us - self.p10_us) / self.time_us
 
+    def plus(self, more_us: float) -> "Timing":
+        """The same, `more_us` longer."""
+        return Timing(self.time_us + more_us, self.p10_us + more_us, self.p90_us + more_us, self.repeats)
+
 
 class Timer(Protocol):
     """What the sweep needs of a clock."""
@@ -47,21 +55,31 @@ class Timer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How long to warm up and measure; a point with a spread over `noisy_spread` is measured once more."""
+    """How long to warm up and measure; a point with a spread over `noisy_spread`, `longer` times as long.
 
-    warmup_ms: float = 40.0
-    measure_ms: float = 80.0
+    `rest`: the GPU's rest before each replay, as a share of the replay's time.
+    """
+
+    warmup_ms: float = 60.0
+    measure_ms: float = 40.0
     least_repeats: int = 10
     most_repeats: int = 40
-    rest: float = 0.1
+    rest: float = 0.15
     graph_us: float = 2500.0
     most_calls: int = 256
     noisy_spread: float = 0.02
-    longer: int = 4
+    longer: int = 3
+
+    def repeats(self, once_ms: float, times: int = 1) -> int:
+        """Samples of `once_ms` each, rests not counted, for `times` the time to measure."""
+        wanted = int(np.ceil(times * self.measure_ms / max(once_ms, 1e-6)))
+        return min(max(wanted, self.least_repeats), times * self.most_repeats)
 
 
-QUICK = Effort(warmup_ms=20.0, measure_ms=30.0, least_repeats=7)
+QUICK = Effort(warmup_ms=30.0, measure_ms=25.0, least_repeats=7, noisy_spread=0.04)
 ON_CPU = Effort(warmup_ms=0.0, measure_ms=2.0, least_repeats=3, most_repeats=7, noisy_spread=float("inf"))
+
+_SLEEP_CYCLES_PER_MS = 1_800_000  # of the SM clock, about
 
 
 def _quantiles(samples_us: Sequence[float]) -> Timing:
@@ -69,17 +87,10 @@ def _quantiles(samples_us: Sequence[float]) -> Timing:
     return Timing(float(median), float(p10), float(p90), len(samples_us))
 
 
-def _repeats(once_ms: float, effort: Effort) -> int:
-    wanted = int(np.ceil(effort.measure_ms / max(once_ms, 1e-6)))
-    return min(max(wanted, effort.least_repeats), effort.most_repeats)
-
-
-def _steadier(measure: Callable[[], Timing], noisy_spread: float) -> Timing:
-    """`measure()`, and where that is noisy the steadier of two."""
-    first = measure()
-    if first.spread <= noisy_spread:
-        return first
-    return min(first, measure(), key=lambda timing: timing.spread)
+def _settled(measure: Callable[[int], Timing], effort: Effort) -> Timing:
+    """`measure(1)`, and where that is noisy `measure(longer)`."""
+    first = measure(1)
+    return first if first.spread <= effort.noisy_spread else measure(effort.longer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +102,8 @@ class CpuTimer:
     def time(self, calls: Sequence[Call]) -> Timing:
         """One sample a round over `calls`, after a round to warm up."""
         once_ms = self._round_ms(calls)
-        return _steadier(
-            lambda: _quantiles(
-                [self._round_ms(calls) * 1e3 / len(calls) for _ in range(_repeats(once_ms, self.effort))]
-            ),
-            self.effort.noisy_spread,
-        )
+        repeats = self.effort.repeats(once_ms)
+        return _quantiles([self._round_ms(calls) * 1e3 / len(calls) for _ in range(repeats)])
 
     @staticmethod
     def _round_ms(calls: Sequence[Call]) -> float:
@@ -141,7 +148,7 @@ class CudaTimer:
             if enough >= 2 * in_graph:  # launched from Python, the calls took longer than they take the device
                 in_graph, graph = enough, self._capture(calls, enough)
                 once_ms = self._replay_ms(graph, 2)[-1]
-            return _steadier(lambda: self._measure(graph, in_graph, once_ms), self.effort.noisy_spread)
+            return _settled(lambda times: self._measure(graph, in_graph, once_ms, times), self.effort)
 
     def _eager_us(self, calls: Sequence[Call]) -> float:
         """Time of a call launched from Python, the second time round, after compilation."""
@@ -172,16 +179,21 @@ class CudaTimer:
                 call()
         return graph
 
-    def _measure(self, graph: "torch.cuda.CUDAGraph", in_graph: int, once_ms: float) -> Timing:
-        for _ in range(max(1, int(np.ceil(self.effort.warmup_ms / once_ms)))):
-            graph.replay()
-        samples_ms = self._replay_ms(graph, _repeats(once_ms, self.effort))
-        return _quantiles([sample * 1e3 / in_graph for sample in samples_ms])
+    def _measure(self, graph: "torch.cuda.CUDAGraph", in_graph: int, once_ms: float, times: int) -> Timing:
+        rest_ms = self.effort.rest * once_ms
+        warmups = max(1, int(np.ceil(self.effort.warmup_ms / (once_ms + rest_ms))))
+        samples_ms = self._replay_ms(graph, warmups + self.effort.repeats(once_ms, times), rest_ms)
+        return _quantiles([sample * 1e3 / in_graph for sample in samples_ms[warmups:]])
 
-    def _replay_ms(self, graph: "torch.cuda.CUDAGraph", repeats: int) -> list[float]:
-        """Milliseconds of each of `repeats` replays, queued behind whatever is running."""
+    def _replay_ms(self, graph: "torch.cuda.CUDAGraph", repeats: int, rest_ms: float = 0.0) -> list[float]:
+        """Milliseconds of each of `repeats` replays, queued behind whatever is running, each after a rest."""
+        import torch
+
+        cycles = int(rest_ms * _SLEEP_CYCLES_PER_MS)
         starts, ends = [_event() for _ in range(repeats)], [_event() for _ in range(repeats)]
         for start, end in zip(starts, ends, strict=True):
+            if cycles:
+                torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
             start.record()
             graph.replay()
             end.record()

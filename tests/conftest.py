@@ -49,12 +49,12 @@ def _has_gpu(items: list[pytest.Item]) -> bool:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """A line for each reason why tests did not run here."""
     said = {
-        NO_TORCH: "need torch, which is not installed: skipped (a CPU build is enough)",
-        NO_GPU: "need an NVIDIA GPU: skipped",
-        NOT_FULL: "are slow: skipped (--full runs them)",
+        NO_TORCH: "skipped for want of torch, which is not installed (a CPU build is enough)",
+        NO_GPU: "skipped for want of an NVIDIA GPU",
+        NOT_FULL: "skipped for taking minutes (--full runs them)",
     }
     skipped = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", [])]
     for reason, meaning in said.items():
         count = sum(reason in why for why in skipped)
         if count:
-            terminalreporter.write_line(f"{count} tests {meaning}")
+            terminalreporter.write_line(f"{count} {'test' if count == 1 else 'tests'} {meaning}")
