@@ -12,8 +12,8 @@ from simulator.errors import InputError
 
 HELP = """Time a model's operators on this machine's GPU and write a cost table.
 
-The table prices any batch of the model on this GPU: simulate-trace reads it, on machines without a GPU too. Beside the CSV lies a YAML that says what was measured: GPU, driver, kernels, clocks,
-repeats, noise.
+The table prices any batch of the model on this GPU: simulate-trace reads it, on machines without a GPU too.
+Beside the CSV lies a YAML that says what was measured: GPU, driver, kernels, clocks, repeats, noise.
 
 \b
 Examples:
