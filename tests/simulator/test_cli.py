@@ -346,7 +346,7 @@ class TestRefusals:
             (["tiny.yaml", "--set", "max_batch_size=0"], "max_batch_size: "),
             (
                 ["tiny.yaml", "--costs", "h200/llama-3.1-8"],
-                'no cost table "h200/llama"; did you mean "h200/llama-3.1-8b"?',
+                'no cost table "h200/llama-3.1-8"; did you mean "h200/llama-3.1-8b"?',
             ),
             (["tiny.yaml", "--model", "lama-13b"], 'unknown model "lama-13b"; did you mean "llama-13b"?'),
             (["tiny.yaml", "--engine", "nine"], 'unknown engine profile "nine"; did you mean "none"?'),
