@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Ge
 
 from simulator.core import DECODES_ONLY, Batch, PolicyBase, Request, Surroundings, View
+from simulator.prefix import PrefixBlocks, Trial
 
 GIB = 2**30
 
@@ -63,6 +64,11 @@ class Vllm(PolicyBase):
     def waiting_order(self) -> Callable[[Request], Any] | None:  # type: ignore[override]
         """Most urgent first in priority mode; lower numbers are more urgent."""
         return _urgency if self.scheduling_policy == "priority" else None
+
+    @property
+    def caches_prefixes(self) -> bool:
+        """Automatic prefix caching."""
+        return self.enable_prefix_caching
 
     @property
     def steps_in_flight(self) -> int:
@@ -119,25 +125,48 @@ class Vllm(PolicyBase):
 
     def _admit(self, view: View, chunks: list[tuple[Request, int]], budget: int, free: int, running: int) -> None:
         """Waiting requests in order, up to the first that does not fit."""
+        trial = None if view.prefixes is None else self._running_step(view, view.prefixes, chunks)
+        hit_blocks, unheld = 0, list[int]()
         for request in view.waiting:
             if budget <= 0 or running >= self.max_num_seqs:
                 return
-            tokens = request.known
+            if trial is not None:
+                free = trial.free
+                hit_blocks, unheld = trial.hits(request)
+            hit = hit_blocks * view.block_size
+            tokens = request.known - hit
             if 0 < self.long_prefill_token_threshold < tokens:
                 tokens = self.long_prefill_token_threshold
             if tokens > budget:
                 if not self.enable_chunked_prefill:
                     return
                 tokens = budget
-            if self.scheduler_reserve_full_isl and -(-request.known // view.block_size) > free:
+            others = len(unheld) - hit_blocks
+            if self.scheduler_reserve_full_isl and -(-request.known // view.block_size) + others > free:
                 return
-            blocks = -(-tokens // view.block_size)
+            blocks = -(-(hit + tokens) // view.block_size) + others
             if blocks > free:
                 return
+            if trial is not None:
+                trial.take(unheld)
+                trial.allocate(blocks - len(unheld))
+                trial.enter(request.keys[hit_blocks : (hit + tokens) // view.block_size])
             chunks.append((request, tokens))
             budget -= tokens
             free -= blocks
             running += 1
+
+    def _running_step(self, view: View, pool: PrefixBlocks, chunks: list[tuple[Request, int]]) -> Trial:
+        """The pool as it will be when the running requests have got their blocks of this step."""
+        trial, size, clock = Trial(pool), view.block_size, view.decodes.clock
+        trial.allocate(view.decode_blocks)
+        for request in view.decodes.groups[-(clock + 1) % size] if view.decodes.groups else ():
+            filled = (request.birth + clock + 1) // size
+            trial.enter(request.keys[filled - 1 : filled])
+        for request, tokens in chunks:
+            trial.allocate(view.blocks_for(request, tokens))
+            trial.enter(request.keys[request.computed // size : (request.computed + tokens) // size])
+        return trial
 
     def _walk(self, view: View) -> Batch | None:
         """The running list one by one, as vLLM does it: budget may end before the list, memory may need victims.
@@ -148,7 +177,9 @@ class Vllm(PolicyBase):
         budget, free = self.max_num_batched_tokens, view.free_blocks
         scheduled: dict[Request, tuple[int, int]] = {}
         preempted: list[Request] = []
+        undone: list[tuple[Request, int]] = []
         held = list(view.running)
+        pool, released = view.prefixes, dict[int, int]()
         place = 0
         while place < len(queue) and budget > 0:
             request = queue[place]
@@ -164,9 +195,10 @@ class Vllm(PolicyBase):
                 victim = self._victim(held)
                 held.remove(victim)
                 preempted.append(victim)
-                free += view.held_blocks(victim)
+                free += view.held_blocks(victim) if pool is None else pool.freed_by(victim, released)
                 if victim in scheduled:
                     returned, taken = scheduled.pop(victim)
+                    undone.append((victim, returned))
                     budget += returned
                     free += taken
                 if victim in queue:
@@ -187,7 +219,7 @@ class Vllm(PolicyBase):
             self._admit(view, chunks, budget, free, len(view.running))
         if not scheduled and not chunks and not preempted:
             return None
-        return Batch(chunks, decodes, preempted)
+        return Batch(chunks, decodes, preempted, undone)
 
     def _victim(self, held: list[Request]) -> Request:
         """FCFS: the last admitted; priority: the least urgent, the first in the list among equals."""

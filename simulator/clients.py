@@ -1,6 +1,6 @@
 """Where requests come from: one process that puts the next request of a trace in the queue when its time comes."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Hashable, Iterator, Sequence
 from typing import Protocol
 
 import simpy
@@ -20,8 +20,30 @@ class Receiver(Protocol):
     def no_more_arrivals(self) -> None: ...
 
 
-def requests_of(trace: Trace) -> Iterator[Request]:
-    """The trace's requests one by one; a slice of the arrays is unpacked at a time."""
+def requests_of(trace: Trace, block_size: int = 16, prefix_block_size: int = 16) -> Iterator[Request]:
+    """The trace's requests one by one; a slice of the arrays is unpacked at a time.
+
+    A trace's `prefix_ids`, one per `prefix_block_size` tokens, become the keys of blocks of `block_size` tokens; one of
+    the two sizes must be a multiple of the other.
+    """
+    for request in _bare_requests(trace):
+        if trace.prefix_ids is not None:
+            ids = trace.prefix_ids[request.index]
+            request.keys = block_keys(ids, request.prompt_tokens, block_size, prefix_block_size)
+        yield request
+
+
+def block_keys(ids: Sequence[int], prompt_tokens: int, block_size: int, prefix_block_size: int) -> Sequence[Hashable]:
+    """Keys of the prompt's full blocks. The ids are chained: each stands for its tokens and all before them."""
+    full = prompt_tokens // block_size
+    if block_size % prefix_block_size == 0:
+        every = block_size // prefix_block_size
+        return ids[every - 1 : full * every : every]
+    parts = prefix_block_size // block_size
+    return [(ids[place // parts], place % parts) for place in range(min(full, len(ids) * parts))]
+
+
+def _bare_requests(trace: Trace) -> Iterator[Request]:
     for start in range(0, len(trace), _SLICE):
         stop = start + _SLICE
         columns = [trace.arrival_ns[start:stop].tolist(), trace.prompt_tokens[start:stop].tolist()]

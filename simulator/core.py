@@ -9,11 +9,12 @@ several steps in flight *finishing* while its last token is still under way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 if TYPE_CHECKING:
     from simulator.decodes import Decodes
+    from simulator.prefix import PrefixBlocks
     from simulator.queues import WaitingQueue
 
 
@@ -23,18 +24,23 @@ class Request:
     Counts are tokens. `known` = prompt + generated tokens; `computed` = tokens whose KV entries exist. While the
     request decodes these two are not updated (that would touch every decode in every iteration): ask
     `View.context_tokens`. `generated` likewise holds the count at the last change of state. `target_tokens` is the
-    output that will be generated: `output_tokens`, or less where the model's longest sequence cuts it.
+    output that will be generated: `output_tokens`, or less where the model's longest sequence cuts it. `keys[i]` stands
+    for the tokens of the i-th full block and all before it: equal keys, equal contents. `admission` numbers admissions;
+    `cached_tokens` were found cached at the first.
     """
 
     __slots__ = (
+        "admission",
         "arrival_ns",
         "birth",
+        "cached_tokens",
         "computed",
         "end_clock",
         "first_scheduled",
         "first_token",
         "generated",
         "index",
+        "keys",
         "known",
         "last_token",
         "output_tokens",
@@ -55,6 +61,9 @@ class Request:
         self.prompt_tokens = prompt_tokens
         self.output_tokens = output_tokens
         self.priority = priority
+        self.keys: Sequence[Hashable] = ()
+        self.admission = 0
+        self.cached_tokens = 0
         self.state = Request.WAITING
         self.known = prompt_tokens
         self.computed = 0
@@ -79,20 +88,23 @@ class Batch:
     `decodes`: None for every decoding request (the usual case), empty for none (both O(1)), or the ones that decode in
     this iteration (O(n) in running requests).
     `chunks`: `(request, tokens)` for prefilling requests, and for waiting ones, which are thereby admitted, in this
-    order. `preempted`: running requests that lose their KV cache and wait again, in order of preemption.
+    order. `preempted`: running requests that lose their KV cache and wait again, in order of preemption. `undone`:
+    `(request, tokens)` that such a request had been given in this very step; only prefix caches remember it.
     """
 
-    __slots__ = ("chunks", "decodes", "preempted")
+    __slots__ = ("chunks", "decodes", "preempted", "undone")
 
     def __init__(
         self,
         chunks: Sequence[tuple[Request, int]] = (),
         decodes: Sequence[Request] | None = None,
         preempted: Sequence[Request] = (),
+        undone: Sequence[tuple[Request, int]] = (),
     ) -> None:
         self.chunks = chunks
         self.decodes = decodes
         self.preempted = preempted
+        self.undone = undone
 
 
 DECODES_ONLY = Batch()
@@ -109,6 +121,7 @@ class View:
         "free_blocks",
         "now_ns",
         "prefilling",
+        "prefixes",
         "running",
         "total_blocks",
         "waiting",
@@ -129,6 +142,8 @@ class View:
         self.prefilling: dict[Request, None] = {}
         """Running requests whose prompt is not complete, in order of admission."""
         self.now_ns = 0
+        self.prefixes: PrefixBlocks | None = None
+        """The pool with block identities; None unless the policy caches prefixes and the trace has some."""
 
     @property
     def decoding(self) -> int:
@@ -169,6 +184,9 @@ class Policy(Protocol):
     @property
     def model_length(self) -> int | None: ...
 
+    @property
+    def caches_prefixes(self) -> bool: ...
+
     def plan(self, view: View) -> Batch | None: ...
 
     def reserve_tokens(self, request: Request) -> int: ...
@@ -184,6 +202,11 @@ class PolicyBase:
 
     waiting_order: Callable[[Request], Any] | None = None
     """Sort key of the waiting queue; None = first come first served, a preempted request in front."""
+
+    @property
+    def caches_prefixes(self) -> bool:
+        """Whether computed blocks are kept and found again by later prompts that begin alike."""
+        return False
 
     @property
     def steps_in_flight(self) -> int:

@@ -12,7 +12,7 @@ from simulator.core import Request
 class Decodes:
     """Clock, counts and sums of the cohort; contexts in tokens."""
 
-    __slots__ = ("_block_size", "_finish_at", "_late", "birth_sum", "clock", "count", "openers")
+    __slots__ = ("_block_size", "_finish_at", "_late", "birth_sum", "clock", "count", "groups", "openers")
 
     def __init__(self, block_size: int) -> None:
         self.clock = 0
@@ -20,6 +20,8 @@ class Decodes:
         self.birth_sum = 0
         self.openers = [0] * block_size
         """How many requests open a block in the tick at which -clock modulo the block size is the index."""
+        self.groups: list[dict[Request, None]] | None = None
+        """Who opens a block when, where blocks have identities: members by the index of `openers`."""
         self._block_size = block_size
         self._finish_at: dict[int, list[Request]] = {}
         self._late: dict[int, list[Request]] = {}
@@ -33,6 +35,8 @@ class Decodes:
         request.end_clock = end = clock + request.target_tokens - request.generated
         request.state = Request.DECODING
         self.count += 1
+        if self.groups is not None:
+            self.groups[birth % self._block_size][request] = None
         self.birth_sum += birth
         if end in self._finish_at:
             self._finish_at[end].append(request)
@@ -74,6 +78,8 @@ class Decodes:
         request.generated += ticks
         request.known = request.computed + 1
         self.count -= 1
+        if self.groups is not None:
+            del self.groups[request.birth % self._block_size][request]
         self.birth_sum -= request.birth
         spare = request.reserved_blocks * self._block_size - (request.computed - ticks)
         opens_at = request.start_clock + spare

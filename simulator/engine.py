@@ -89,11 +89,15 @@ def simulate(
     *,
     block_size: int,
     num_blocks: int,
+    prefixes: bool = False,
     on_step: Callable[[Scheduler], None] | None = None,
 ) -> LoggedRun:
-    """Replay `requests` (in order of arrival) through `policy` at `costs`; returns the log of the whole run."""
+    """Replay `requests` (in order of arrival) through `policy` at `costs`; returns the log of the whole run.
+
+    `prefixes` says that requests carry block keys, which a policy with prefix caching then heeds.
+    """
     env = simpy.Environment(initial_time=0)
-    scheduler = Scheduler(policy, costs, block_size=block_size, num_blocks=num_blocks)
+    scheduler = Scheduler(policy, costs, block_size=block_size, num_blocks=num_blocks, prefixes=prefixes)
     engine = Engine(env, scheduler, policy.steps_in_flight)
     env.process(replay(env, requests, engine))
     env.process(engine.serve(on_step))

@@ -82,6 +82,7 @@ class Experiment:
     limit: int | None = None
     speedup: float = 1.0
     repair: bool = False
+    prefix_block_size: int = 16
     folders: tuple[Path, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -115,6 +116,7 @@ class _Keys:
     limit: Annotated[int, Ge(1)] | None = None
     speedup: Annotated[float, Gt(0)] = 1.0
     repair: bool = False
+    prefix_block_size: Annotated[int, Ge(1), Le(2**20)] = 16
     policy_folders: tuple[str, ...] = ()
     provenance: dict[str, Any] | None = None
 
@@ -179,6 +181,7 @@ def resolve_experiment(raw: Mapping[str, Any], *, path: Path | None = None, sett
         limit=keys.limit,
         speedup=keys.speedup,
         repair=keys.repair,
+        prefix_block_size=_prefix_block_size(keys, path),
         folders=folders,
         notes=tuple(notes),
     )
@@ -200,6 +203,7 @@ def as_yaml_keys(experiment: Experiment) -> dict[str, Any]:
         "limit": experiment.limit,
         "speedup": experiment.speedup,
         "repair": experiment.repair,
+        "prefix_block_size": experiment.prefix_block_size,
     } | ({"policy_folders": [str(folder) for folder in experiment.folders]} if own else {})
 
 
@@ -263,6 +267,18 @@ def _model_source(name: str, table: CostTable | None, beside: Path | None) -> st
 def _load_model(name: str, beside: Path | None) -> ModelShape:
     path = resolve(name, beside)
     return load_model(str(path) if path is not None and path.is_file() else name)
+
+
+def _prefix_block_size(keys: _Keys, path: Path | None) -> int:
+    """Tokens for which a trace's prefix id stands; it must tile the KV blocks, or be tiled by them."""
+    size, block = keys.prefix_block_size, keys.kv_cache.block_size
+    if size % block and block % size:
+        raise InputError(
+            f"{size} and kv_cache.block_size {block}: one must be a multiple of the other",
+            path=path,
+            key="prefix_block_size",
+        )
+    return size
 
 
 def _resolve_kv_cache(wanted: KvCache, model: ModelShape, gpu: Gpu) -> KvCache:

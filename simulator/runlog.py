@@ -38,6 +38,7 @@ REQUEST_COLUMNS = (
     "generated",
     "preemptions",
     "status",
+    "cached",
 )
 
 

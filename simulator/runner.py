@@ -44,11 +44,12 @@ def run_policy(experiment: Experiment, run: PolicyRun, trace: Trace, on_step: On
     gc.disable()  # a run makes no reference cycles, and collecting over a million requests is a quarter of its time
     try:
         log = simulate(
-            requests_of(trace),
+            requests_of(trace, experiment.kv_cache.block_size, experiment.prefix_block_size),
             policy,
             costs,
             block_size=experiment.kv_cache.block_size,
             num_blocks=experiment.num_blocks,
+            prefixes=trace.prefix_ids is not None,
             on_step=on_step,
         )
     finally:
@@ -87,15 +88,13 @@ def provenance(experiment: Experiment, trace: Trace, command: str) -> dict[str, 
         "trace_sha256": trace.sha256,
         "trace_requests": len(trace),
         "costs_sha256": experiment.costs_sha256,
-        "notes": [*experiment.notes, *trace.notes, *_not_simulated(experiment, trace)],
+        "notes": [*experiment.notes, *trace.notes, *_not_simulated(trace)],
     }
 
 
-def _not_simulated(experiment: Experiment, trace: Trace) -> list[str]:
+def _not_simulated(trace: Trace) -> list[str]:
     """Columns of the trace that this version reads and does not act on."""
     notes = []
-    if trace.prefix_ids is not None and any(run.options.get("enable_prefix_caching") for run in experiment.policies):
-        notes.append("prefix_ids: prefix caching is not simulated yet; every prompt is computed whole")
     if trace.session_id is not None:
         notes.append("session_id: turns arrive at their recorded times, whether the turn before has ended or not")
     return notes

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from simulator.core import Batch, Policy, Request, StepCosts, View
 from simulator.decodes import Decodes
 from simulator.errors import PolicyError
+from simulator.prefix import PrefixBlocks
 from simulator.queues import FcfsQueue, SortedQueue
 from simulator.runlog import (
     EMISSION_COLUMNS,
@@ -46,6 +47,7 @@ class Scheduler:
         *,
         block_size: int,
         num_blocks: int,
+        prefixes: bool = False,
         give_up_on_impossible: bool = True,
     ) -> None:
         self.policy = policy
@@ -58,6 +60,11 @@ class Scheduler:
         order = policy.waiting_order
         self.waiting = FcfsQueue() if order is None else SortedQueue(order)
         self.view = View(block_size, num_blocks - policy.null_blocks, self.decodes, self.waiting)
+        self._prefixes: PrefixBlocks | None = None
+        if prefixes and policy.caches_prefixes:
+            self._prefixes = self.view.prefixes = PrefixBlocks(self.view.total_blocks, block_size)
+            self.decodes.groups = [{} for _ in range(block_size)]
+        self._admissions = 0
         self.kv_tokens = 0
         self.iterations = 0
         self.preemptions = 0
@@ -97,9 +104,13 @@ class Scheduler:
         self.iterations = iteration + 1
         chosen = batch.decodes
         sitting_out: Sequence[Request] = ()
+        if self._prefixes is not None and batch.preempted:
+            self._trade(self._prefixes, batch)
         if chosen or batch.preempted:
             sitting_out = self._apply_irregular(batch)
             decode_blocks = decodes.openers[-decodes.clock % self._block_size]
+        if self._prefixes is not None and not batch.preempted:
+            self._allocate(self._prefixes, batch)
         finishing: Sequence[Request] = ()
         context = 0
         decoding = decodes.count if chosen is None or chosen else 0
@@ -123,6 +134,8 @@ class Scheduler:
                 priced.append((request.computed, tokens))
                 self._compute_chunk(request, tokens, iteration, finishing)
                 prefill_tokens += tokens
+        if self._prefixes is not None:
+            view.free_blocks = len(self._prefixes.free)
         free_blocks = view.free_blocks
         if free_blocks < 0:
             raise PolicyError(f"{self._name} planned {-free_blocks} KV-cache blocks more than were free")
@@ -198,6 +211,47 @@ class Scheduler:
                 self._leave_cohort(request)
         return sitting_out
 
+    def _allocate(self, pool: PrefixBlocks, batch: Batch) -> None:
+        """Hand out this step's blocks in the engine's order: running requests by admission, then the admitted.
+
+        A request that is admitted starts with what it finds cached. O(chunks + decodes that open or fill a block).
+        """
+        clock, size, groups = self.decodes.clock, self._block_size, self.decodes.groups
+        assert groups is not None
+        growing: list[tuple[Request, int]] = []
+        if batch.decodes is None or batch.decodes:
+            for residue in {-clock % size, -(clock + 1) % size}:
+                growing += [(request, request.birth + clock + 1) for request in groups[residue]]
+        running = [(request, tokens) for request, tokens in batch.chunks if request.state == Request.PREFILLING]
+        growing += [(request, request.computed + tokens) for request, tokens in running]
+        growing.sort(key=lambda grown: grown[0].admission)
+        for request, tokens in growing:
+            pool.grow(request, tokens)
+        for request, tokens in batch.chunks:
+            if request.state == Request.WAITING:
+                request.computed = pool.admit(request)
+                self.kv_tokens += request.computed
+                if request.first_scheduled < 0:
+                    request.cached_tokens = request.computed
+                pool.grow(request, request.computed + tokens)
+
+    def _trade(self, pool: PrefixBlocks, batch: Batch) -> None:
+        """Hand out the blocks of a preempting step: a victim lets go when the next request finds too few.
+
+        What a victim was given earlier in the step is cached although it is never computed; vLLM does the same.
+        """
+        context = self.view.context_tokens
+        growing = [(request, context(request) + 1) for request in batch.decodes or ()]
+        growing += [(request, context(request) + tokens) for request, tokens in (*batch.chunks, *batch.undone)]
+        growing.sort(key=lambda grown: grown[0].admission)
+        victims = iter(batch.preempted)
+        for request, tokens in growing:
+            while pool.lacks(request, tokens):
+                pool.release(next(victims))
+            pool.grow(request, tokens)
+        for request in victims:
+            pool.release(request)
+
     def _compute_chunk(self, request: Request, tokens: int, iteration: int, finishing: list[Request]) -> None:
         view = self.view
         if request.state == Request.WAITING:
@@ -229,6 +283,8 @@ class Scheduler:
         view.running[request] = None
         view.prefilling[request] = None
         request.state = Request.PREFILLING
+        self._admissions += 1
+        request.admission = self._admissions
         request.reserved_blocks = -(-self.policy.reserve_tokens(request) // self._block_size)
         view.free_blocks -= request.reserved_blocks
         if request.first_scheduled < 0:
@@ -295,7 +351,12 @@ class Scheduler:
 
     def _release(self, request: Request) -> None:
         view = self.view
-        view.free_blocks += max(request.reserved_blocks, -(-request.computed // self._block_size))
+        if self._prefixes is None:
+            view.free_blocks += max(request.reserved_blocks, -(-request.computed // self._block_size))
+        else:
+            if self._prefixes.holds(request):
+                self._prefixes.release(request)
+            view.free_blocks = len(self._prefixes.free)
         self.kv_tokens -= request.computed
         del view.running[request]
         view.prefilling.pop(request, None)
@@ -314,5 +375,6 @@ class Scheduler:
                 request.generated,
                 request.preemptions,
                 status,
+                request.cached_tokens,
             )
         )

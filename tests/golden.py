@@ -44,14 +44,14 @@ def scenarios(path: str) -> Iterator[tuple[Record, list[Record], list[Record], R
 def policy_of(header: Record) -> Policy | None:
     """The policy with the header's configuration, or None where no policy covers it."""
     config = header["config"]
-    if header["engine"] == "vllm" and not config["enable_prefix_caching"]:
+    if header["engine"] == "vllm":
         return Vllm(
             max_num_batched_tokens=config["max_num_batched_tokens"],
             max_num_seqs=config["max_num_seqs"],
             long_prefill_token_threshold=config["long_prefill_token_threshold"],
             enable_chunked_prefill=config["enable_chunked_prefill"],
             scheduling_policy=config["policy"],
-            enable_prefix_caching=False,
+            enable_prefix_caching=config["enable_prefix_caching"],
             scheduler_reserve_full_isl=config["scheduler_reserve_full_isl"],
             async_scheduling=False,
             max_model_len=config["max_model_len"],
@@ -61,6 +61,26 @@ def policy_of(header: Record) -> Policy | None:
     if header["engine"] == "sarathi-serve" and config["scheduler"] == "orca":
         return Orca(config["max_num_seqs"], "max_model_len", config["max_model_len"])
     return None
+
+
+class Contents:
+    """Keys of blocks from the recorded token identities: equal keys mean equal tokens up to the block's end."""
+
+    def __init__(self, block_size: int) -> None:
+        self.block_size = block_size
+        self._keys: dict[tuple[int, tuple[int, ...]], int] = {}
+
+    def keys(self, record: Record) -> list[int]:
+        """Keys of all full blocks of a request's prompt and output."""
+        segments = record.get("seg", [[2**21 + record["id"], record["p"]]])
+        tokens = [segment * 2**22 + place for segment, length in segments for place in range(length)]
+        tokens += [(2**20 + record["id"]) * 2**22 + place for place in range(record["o"])]
+        keys, parent = [], 0
+        for start in range(0, len(tokens) - self.block_size + 1, self.block_size):
+            block = (parent, tuple(tokens[start : start + self.block_size]))
+            parent = self._keys.setdefault(block, len(self._keys) + 1)
+            keys.append(parent)
+        return keys
 
 
 class Replay:
@@ -80,6 +100,7 @@ class Replay:
             costs,
             block_size=config["block_size"],
             num_blocks=config["num_gpu_blocks"],
+            prefixes=True,
             give_up_on_impossible=False,
         )
         self.planned: Batch | None = None
@@ -91,6 +112,10 @@ class Replay:
 
         self.scheduler._plan = capture
         self.coming = [Request(r["id"], r["arr"], r["p"], r["o"], r.get("prio", 0)) for r in requests][::-1]
+        if config.get("enable_prefix_caching"):
+            contents = Contents(config["block_size"])
+            for request, record in zip(self.coming[::-1], requests, strict=True):
+                request.keys = contents.keys(record)
         self.now = 0
 
     def step(self) -> Record:
@@ -115,13 +140,15 @@ class Replay:
         if self.prefills_first:
             chunked = [request for request, _ in batch.chunks]
             lined_up = chunked + sorted((r for r in tokens if r not in chunked), key=lambda r: r.index)
-        context = sum(kv_before.get(r, 0) * (r not in admitted) + tokens[r] for r in lined_up)
+        hits = {request: request.computed - tokens[request] for request in admitted}
+        context = sum((hits[r] if r in hits else kv_before[r]) + tokens[r] for r in lined_up)
         record = {
             "t": self.now,
             "dt": step[0] - self.now if step else self.costs.fixed_ns,
             "add": added,
             "s": [r.index if tokens[r] == 1 else [r.index, tokens[r]] for r in lined_up],
             "new": [r.index for r in admitted if r.preemptions == 0],
+            "hit": sorted([r.index, hits[r]] for r in admitted if hits[r]),
             "res": [r.index for r in admitted if r.preemptions],
             "pre": [request.index for request in batch.preempted],
             "tok": sum(tokens.values()),

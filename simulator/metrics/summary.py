@@ -89,6 +89,7 @@ def request_table(trace: Trace, run: LoggedRun) -> pd.DataFrame:
             "preemptions": column["preemptions"],
             "status": np.array(STATUS_NAMES)[column["status"]],
             "generated_tokens": generated,
+            "cached_tokens": column["cached"],
             "queue_s": (first_scheduled - arrival) / NS_PER_S,
         }
     )

@@ -490,12 +490,11 @@ class TestOwnPolicyThatBreaks:
 
 
 class TestColumnsThatDoNothing:
-    def test_prefixes_and_sessions(self, simulate: Simulate, here: Path) -> None:
-        """Columns that are read and not acted on are said aloud."""
-        (here / "tiny.csv").write_text("arrival_s,prompt_tokens,output_tokens,session_id,prefix_ids\n0,5,1,s,1 2\n")
+    def test_sessions(self, simulate: Simulate, here: Path) -> None:
+        """A column that is read and not acted on is said aloud."""
+        (here / "tiny.csv").write_text("arrival_s,prompt_tokens,output_tokens,session_id\n0,5,1,s\n")
         answer = simulate("tiny.yaml", "--policy", "vllm", "--out", "out")
         assert answer.code == 0
-        assert "note: prefix_ids: prefix caching is not simulated" in answer.out
         assert "note: session_id: turns arrive at their recorded times" in answer.out
 
 
