@@ -11,9 +11,9 @@ export UV
 unexport PYTHONDONTWRITEBYTECODE
 
 ifeq ($(UV),)
-install := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check
+install := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 else
-install := $(UV) pip install --quiet --python $(BIN)/python
+install := $(UV) pip install --quiet --compile-bytecode --python $(BIN)/python
 endif
 
 .DEFAULT_GOAL := help
@@ -75,6 +75,7 @@ ifeq ($(UV),)
 endif
 	@echo "installing Chunkwise and what it needs"
 	@$(install) -e .
+	@$(BIN)/python -m compileall -q simulator policies profiler # an editable install leaves them to the first run
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed

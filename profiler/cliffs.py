@@ -81,7 +81,7 @@ def summary(rows: pd.DataFrame, smallest: int = 64, most: int = 3) -> list[str]:
     clear = sorted((cliff for cliff in of_layer if cliff.clear), key=lambda cliff: -abs(cliff.growth))
     lines = [
         f"The matrix products of a layer, {len(of_layer)} steps from t to t + 1 tokens:"
-        f" {len(clear)} clear cliffs, {sum(cliff.growth < 0 for cliff in clear)} of them downward."
+        f" {len(clear)} stand out of the noise, {sum(cliff.growth < 0 for cliff in clear)} of them downward."
     ]
     lines += [f"  {cliff}" for cliff in clear[:most]]
     famous = next((cliff for cliff in of_layer if cliff.tokens == 256), None)

@@ -24,9 +24,8 @@ def require_torch(device: str) -> None:
     try:
         import torch
     except ImportError:
-        raise InputError(
-            "profile-gpu needs PyTorch: install it, then flash-attn, as `pip install 'chunkwise[gpu]'` does"
-        ) from None
+        advice = "pip install torch" if device == "cpu" else "`make gpu` installs it, and flash-attn after it"
+        raise InputError(f"profile-gpu needs PyTorch: {advice}") from None
     if device == "cuda" and not torch.cuda.is_available():
         raise InputError(
             f"no NVIDIA GPU: PyTorch {torch.__version__} sees none (`nvidia-smi` tells if the driver does)."

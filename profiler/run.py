@@ -210,6 +210,8 @@ def _measure(
         def metadata() -> TableMetadata:
             return _with_run(replace(setup.metadata, notes=notes), measured, clocks, started_s)
 
+        if measured.rows:
+            notes += (f"resumed: {len(measured.rows)} points are of an earlier run, with its clocks and settings",)
         first = {point: workshop.measure(point) for point in controls}
         with ProgressDisplay(len(points), sum(point in measured.rows for point in points), options.quiet) as display:
             sweep(

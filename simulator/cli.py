@@ -78,7 +78,7 @@ Exit status: 0 done, 2 the input is wrong, 1 anything else.
     "--repair",
     is_flag=True,
     default=None,
-    help="Sort unsorted arrivals and drop rows that cannot run, instead of refusing the trace.",
+    help="Sort unsorted arrivals and drop rows without tokens, instead of refusing the trace.",
 )
 @click.option("--seed", type=int, metavar="N", help="Seed of everything random.")
 @click.option(

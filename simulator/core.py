@@ -9,7 +9,7 @@ several steps in flight *finishing* while its last token is still under way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 if TYPE_CHECKING:
@@ -260,14 +260,3 @@ class StepCosts(Protocol):
         """GPU time of a step of `decodes` decodes whose context lengths after the step sum to `decode_context`, and
         of prefill chunks `(context_before, tokens)`. O(chunks)."""
         ...
-
-
-def batch_tokens(chunks: Iterable[tuple[Request, int]]) -> int:
-    """Prefill tokens of some chunks."""
-    return sum(tokens for _, tokens in chunks)
-
-
-def in_admission_order(requests: Iterable[Request], running: Mapping[Request, None]) -> Iterator[Request]:
-    """`requests` in the order of `running`; O(n) in running requests."""
-    wanted = set(requests)
-    return (request for request in running if request in wanted)

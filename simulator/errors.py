@@ -41,7 +41,8 @@ def nearest(name: str, valid: Iterable[str], noun: str = "known") -> str:
 def run_command(command: Callable[..., object], name: str) -> NoReturn:
     """Run a click command as a console script: one line on standard error instead of a traceback.
 
-    Exit status 2 for InputError (and click's own usage errors), 1 for a policy's mistake or full disk, 130 for Ctrl-C.
+    Exit status 2 for InputError (and click's own usage errors), 1 for a policy's mistake, a full disk or Ctrl-C (which
+    click turns into "Aborted!").
     """
     try:
         command(prog_name=name)
@@ -51,7 +52,4 @@ def run_command(command: Callable[..., object], name: str) -> NoReturn:
     except (PolicyError, OSError) as error:
         print(f"{name}: {error}", file=sys.stderr)
         sys.exit(1)
-    except KeyboardInterrupt:
-        print(f"{name}: interrupted", file=sys.stderr)
-        sys.exit(130)
     sys.exit(0)

@@ -20,7 +20,8 @@ def _table(*columns: str) -> Table:
 
 
 def _policies() -> Table:
-    from simulator.plugins import policy_class, policy_names, policy_options
+    from simulator.bundled import bundled_files
+    from simulator.plugins import policy_class, policy_names, policy_options, setting_names
 
     table = _table("policy", "options (defaults; - = by GPU or model)", "what")
     for name in policy_names():
@@ -28,6 +29,11 @@ def _policies() -> Table:
         options = "\n".join(f"{key} ({'-' if value is None else value})" for key, value in policy_options(kind).items())
         module = __import__(kind.__module__, fromlist=["__doc__"])
         table.add_row(name, options, (module.__doc__ or "").split("\n\n")[0].replace("\n", " "))
+    for name in sorted(set(setting_names()) - set(policy_names())):
+        path = next(path for path in bundled_files("policies", ".", f"{name}.yaml"))
+        text = path.read_text(encoding="utf-8")
+        options = "\n".join(line for line in text.splitlines() if line and not line.startswith("#"))
+        table.add_row(name, options, text.splitlines()[0].lstrip("# "))
     return table
 
 

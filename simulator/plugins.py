@@ -23,6 +23,11 @@ def policy_names() -> list[str]:
     return sorted(path.stem.replace("_", "-") for path in bundled_files("policies", ".", "[!_]*.py"))
 
 
+def setting_names() -> list[str]:
+    """Ready-made settings, `policies/NAME.yaml`; most have the name of their policy."""
+    return sorted(path.stem for path in bundled_files("policies", ".", "*.yaml"))
+
+
 def policy_class(name: str, folders: tuple[Path, ...] = (), where: str | None = None) -> type[PolicyBase]:
     """The class behind a policy's name; `folders` are searched first for a user's module.
 
@@ -32,7 +37,7 @@ def policy_class(name: str, folders: tuple[Path, ...] = (), where: str | None = 
         return _users_class(name, folders, where)
     module_name = name.replace("-", "_")
     if module_name.replace("_", "-") not in policy_names():
-        hint = nearest(name, policy_names(), "policies")
+        hint = nearest(name, {*policy_names(), *setting_names()}, "policies")
         raise InputError(f'unknown policy "{name}"; {hint}, or package.module:Class', path=where, key="policy")
     module = importlib.import_module(f"policies.{module_name}")
     found = [

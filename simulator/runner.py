@@ -2,7 +2,7 @@
 
 import gc
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -55,13 +55,13 @@ def run_policy(experiment: Experiment, run: PolicyRun, trace: Trace, on_step: On
     finally:
         gc.enable()
     result = policy_result(run.label, run.policy, run.options, trace, log)
-    return replace(result, notes=_notes(log, costs if isinstance(costs, TableCosts) else None, trace))
+    return replace(result, notes=_notes(log, costs if isinstance(costs, TableCosts) else None, trace, run.options))
 
 
 def run_policies(
     experiment: Experiment, trace: Trace, jobs: int, on_step: Callable[[PolicyRun], OnStep | None]
 ) -> Iterator[PolicyResult]:
-    """Results in the order of the experiment's policies; with `jobs` above 1 in that many processes."""
+    """Results as they come; with `jobs` above 1 in that many processes, so in any order."""
     if jobs == 1 or len(experiment.policies) == 1:
         for run in experiment.policies:
             yield run_policy(experiment, run, trace, on_step(run))
@@ -107,7 +107,7 @@ def _version(package: str) -> str:
         return "unknown"
 
 
-def _notes(log: LoggedRun, costs: TableCosts | None, trace: Trace) -> tuple[str, ...]:
+def _notes(log: LoggedRun, costs: TableCosts | None, trace: Trace, options: Mapping[str, Any]) -> tuple[str, ...]:
     """What the reader must know beside the numbers."""
     notes = []
     for status, word in ((REJECTED, "rejected"), (STALLED, "stalled")):
@@ -125,7 +125,22 @@ def _notes(log: LoggedRun, costs: TableCosts | None, trace: Trace) -> tuple[str,
         notes.append(f"{counted(cut, 'request')} reached max_model_len; output was cut there")
     if costs is not None:
         notes += _outside_grid(log, costs)
+    notes += _at_the_cap(log, options)
     return tuple(notes)
+
+
+def _at_the_cap(log: LoggedRun, options: Mapping[str, Any]) -> list[str]:
+    """Where requests waited because as many ran as the policy allows: its limit is then what is compared."""
+    notes = []
+    rows = log.iterations
+    for option in ("max_batch_size", "max_num_seqs"):
+        if option in options:
+            held_up = (rows["running"] >= options[option]) & (rows["waiting"] > 0)
+            time_ns = rows["end_ns"] - rows["start_ns"]
+            share = time_ns[held_up].sum() / max(1, time_ns.sum())
+            if share >= 0.01:
+                notes.append(f"requests waited at {option} {options[option]} in {100 * share:.0f} % of the busy time")
+    return notes
 
 
 def counted(count: int, noun: str) -> str:
@@ -136,12 +151,16 @@ def counted(count: int, noun: str) -> str:
 def _outside_grid(log: LoggedRun, costs: TableCosts) -> list[str]:
     rows = log.iterations
     tokens = rows["num_decodes"] + rows["prefill_tokens"]
+    sequences = rows["num_decodes"] + rows["num_prefills"]
+    grid, values = costs.grid, tokens
     notes = []
-    for values, limit, what in (
-        (tokens, costs.grid.tokens, "tokens"),
-        (rows["num_decodes"], costs.grid.decodes, "decodes"),
+    for outside, limit, what in (
+        (int((tokens > grid.tokens).sum()), grid.tokens, "tokens"),
+        (int((sequences > grid.sequences).sum()), grid.sequences, "sequences"),
+        (int((rows["num_decodes"] > grid.decodes).sum()), grid.decodes, "decodes"),
+        (costs.steps_beyond_prefill_context, grid.prefill_context, "tokens of context before a chunk"),
+        (costs.steps_beyond_decode_context, grid.decode_context, "tokens of mean decode context"),
     ):
-        outside = int((values > limit).sum())
         if outside:
             share = f"{100 * outside / len(values):.2g} %"
             notes.append(

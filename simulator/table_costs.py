@@ -6,7 +6,8 @@ between them stays a cliff. Attention is interpolated on its measured surfaces: 
 context, and for hybrid steps what the decodes add to a prefill in the same kernel call. A price needs O(chunks) work
 and never looks at single decodes.
 
-Outside the measured grid the nearest measured trend is continued; `GridRange` says where that begins.
+Outside the measured grid the nearest measured trend is continued; `GridRange` says where that begins,
+and `steps_beyond_*` count the steps whose contexts were concerned.
 """
 
 from bisect import bisect_right
@@ -58,19 +59,27 @@ class TableCosts:
             int(attention["decodes"].max()),
             int(attention["decode_context"].max()),
         )
+        self._longest_decode = self.grid.decode_context
+        self.steps_beyond_prefill_context = 0
+        self.steps_beyond_decode_context = 0
 
     def step_ns(self, decodes: int, decode_context: int, chunks: Sequence[tuple[int, int]]) -> int:
         """See `StepCosts.step_ns`."""
+        if decode_context > decodes * self._longest_decode:
+            self.steps_beyond_decode_context += 1
         if not chunks:
             if not decodes:
                 return 0
             attention = self._decode.price(decodes, decode_context)
             return int(self._tokens_ns(decodes) + self._sequences_ns(decodes) + attention)
-        tokens = decodes
+        tokens, before = decodes, 0
         attention = 0.0
         for chunk in chunks:
             tokens += chunk[1]
+            before = max(before, chunk[0])
             attention += self._chunk_ns(chunk)
+        if before > self.grid.prefill_context:
+            self.steps_beyond_prefill_context += 1
         if len(chunks) > 1:  # one kernel call, so its fixed cost is paid once
             attention -= (len(chunks) - 1) * self._prefill.floor_ns
         if decodes:

@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from simulator.report.measures import HEADLINE, Measure, finished, winners
+from simulator.report.measures import HEADLINE, Measure, finished, served_alike, winners
 from simulator.report.wording import opening
 from simulator.results import PolicyResult
 
@@ -12,7 +12,16 @@ NEARLY = 1.02  # a factor below which two values are called about the same
 
 
 def headline(results: Sequence[PolicyResult]) -> list[str]:
-    """A sentence for each measure of the comparison that at least two policies have."""
+    """A sentence for each measure of the comparison that at least two policies have.
+
+    One sentence in all where they did not finish the same requests: who refuses the long ones looks fast.
+    """
+    if len(results) > 1 and not served_alike(results):
+        served = ", ".join("{} {:,} of {:,}".format(result.label, *finished(result)) for result in results)
+        return [
+            "The policies did not serve the same requests to the same length, so none is called better than another:"
+            f" finished {served}. See the notes for the reasons; equal limits make them comparable."
+        ]
     sentences = []
     for measure in HEADLINE:
         known = [(measure.of(result), result.label) for result in results if math.isfinite(measure.of(result))]

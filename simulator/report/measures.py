@@ -83,6 +83,16 @@ def bare(value: float, kind: Kind) -> str:
     return f"{100 * value:.1f}%" if kind == "fraction" else significant(value)
 
 
+def served_alike(results: Sequence[PolicyResult]) -> bool:
+    """Whether the policies finished the same requests with the same outputs, so that their latencies compare."""
+    first = results[0].requests
+    return all(
+        result.requests["status"].equals(first["status"])
+        and result.requests["generated_tokens"].equals(first["generated_tokens"])
+        for result in results[1:]
+    )
+
+
 def shared_unit(measure: Measure, values: Sequence[float]) -> tuple[str, float]:
     """(unit, factor) for a column of `values`: milliseconds as long as all are below a second."""
     if measure.kind != "seconds":
@@ -94,13 +104,14 @@ def shared_unit(measure: Measure, values: Sequence[float]) -> tuple[str, float]:
 def column(measure: Measure, results: Sequence[PolicyResult]) -> tuple[str, list[str], list[bool]]:
     """A table's column: its unit (empty if none), a text a policy, and whether it is the best.
 
-    What three digits do not tell apart wins together; nobody wins where all are alike, alone, or where
-    neither way is better.
+    All statistics of a latency share one unit. What three digits do not tell apart wins together; nobody wins where
+    all are alike, alone, where neither way is better, or where the policies did not finish the same requests.
     """
     values = [measure.of(result) for result in results]
-    unit, factor = shared_unit(measure, values)
+    group = [other for other in TERMINAL if other.group == measure.group and other.kind == measure.kind] or [measure]
+    unit, factor = shared_unit(measure, [other.of(result) for other in {measure, *group} for result in results])
     texts = [bare(factor * value, measure.kind) for value in values]
-    return unit, texts, winners(measure, values)
+    return unit, texts, winners(measure, values) if served_alike(results) else [False] * len(values)
 
 
 def winners(measure: Measure, values: Sequence[float]) -> list[bool]:

@@ -129,6 +129,7 @@ def request(number: int, job: Job) -> dict[str, Any]:
         "itl_max_s": float(np.max(np.diff(job.tokens))) if many else np.nan,
         "e2e_s": last - job.arrival,
         "preemptions": 0,
+        "generated_tokens": job.output,
         "status": "finished",
     }
 
