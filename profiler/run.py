@@ -117,7 +117,13 @@ def _require_writable(options: Options) -> None:
         for path in (options.out, unfinished_path(options.out)):
             if path.exists():
                 raise InputError(f"{path} exists; --resume goes on with it, --force starts over", key="--out")
-    options.out.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        if not unfinished_path(options.out).exists():  # a place that cannot be written to is better known before
+            unfinished_path(options.out).touch()
+            unfinished_path(options.out).unlink()
+    except OSError as error:
+        raise InputError(f"cannot write {options.out}: {error.strerror}", key="--out") from None
     if not options.resume:
         discard_unfinished(options.out)
 

@@ -23,8 +23,11 @@ def resolve(path: str | Path, beside: Path | None = None) -> Path | None:
 
     Looked up beside the YAML (`beside`, a folder), then in the current folder, then among the bundled data.
     """
-    wanted = Path(path).expanduser()
-    if wanted.is_absolute():
-        return wanted if wanted.exists() else None
     folders = [*([beside] if beside else []), Path.cwd(), *bundled_roots()]
-    return next((folder / wanted for folder in folders if (folder / wanted).is_file()), None)
+    try:
+        wanted = Path(path).expanduser()
+        if wanted.is_absolute():
+            return wanted if wanted.exists() else None
+        return next((folder / wanted for folder in folders if (folder / wanted).is_file()), None)
+    except (OSError, RuntimeError, ValueError):  # too long, no such user, a NUL
+        return None

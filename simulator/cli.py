@@ -132,11 +132,12 @@ def _run(
     from simulator.output import prepare_folder, write_experiment, write_run, write_summary
     from simulator.runner import load_trace, provenance, run_policies
 
-    console = Console(quiet=quiet, width=None if sys.stdout.isatty() else 110)
+    console = Console(quiet=quiet, width=None if sys.stdout is not None and sys.stdout.isatty() else 110)
     experiment = _experiment(source, overrides, settings)
     trace = load_trace(experiment)
     folder = out if out is not None else _default_folder(trace)
-    prepare_folder(folder, force=force)
+    inputs = [experiment.trace, *([Path(experiment.costs)] if isinstance(experiment.costs, str) else [])]
+    prepare_folder(folder, [run.label for run in experiment.policies], inputs, force=force)
     made = provenance(experiment, trace, shlex.join(["simulate-trace", *sys.argv[1:]]))
     for note in made["notes"]:
         _say(console, f"note: {note}")
@@ -159,7 +160,7 @@ def _experiment(source: str | None, overrides: dict[str, Any], settings: Sequenc
 
     raw: dict[str, Any] = {}
     path = None
-    if source is not None and source.endswith((".yaml", ".yml")):
+    if source is not None and source.lower().endswith((".yaml", ".yml")):
         path = resolve(source)
         if path is None:
             raise InputError(f'experiment "{source}" not found')

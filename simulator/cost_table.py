@@ -136,7 +136,7 @@ def read_metadata(path: Path) -> TableMetadata:
         raise InputError("the sidecar of the cost table is missing; it says which GPU and model were timed", path=path)
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (ValueError, yaml.YAMLError) as error:
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
         raise InputError(f"not readable: {' '.join(str(error).split())}", path=path) from None
     if not isinstance(raw, dict):
         raise InputError("should be a mapping", path=path)

@@ -28,7 +28,6 @@ DEFAULT_COSTS = "h200/llama-3.1-8b"
 DEFAULT_MODEL, DEFAULT_GPU = "llama-3.1-8b", "h200"
 DEFAULT_POLICIES = ("orca", "sarathi", "vllm")
 ENGINES = ("none",)
-_NO_LABELS = (".", "..", "summary.csv", "experiment.yaml", "report.html")  # a label's folder lies beside these files
 
 
 @dataclass(frozen=True)
@@ -114,7 +113,7 @@ class _Keys:
     policies: tuple[str | dict[str, Any], ...] = DEFAULT_POLICIES
     seed: Annotated[int, Ge(0)] = 0
     limit: Annotated[int, Ge(1)] | None = None
-    speedup: Annotated[float, Gt(0)] = 1.0
+    speedup: Annotated[float, Gt(0), Le(1e12)] = 1.0
     repair: bool = False
     prefix_block_size: Annotated[int, Ge(1), Le(2**20)] = 16
     policy_folders: tuple[str, ...] = ()
@@ -333,8 +332,10 @@ def _policy_mapping(
 
 
 def _label(raw: Mapping[str, Any], where: str, name: str, taken: Sequence[str]) -> str:
-    label = str(raw.get("label", name.rpartition(":")[2]))
-    if not re.fullmatch(r"[\w.+@=-][\w.+@= -]{0,79}", label) or label in _NO_LABELS:
+    given = raw.get("label")
+    label = name.rpartition(":")[2] if given is None else str(given)
+    # A label's folder lies beside the run's files, so it must not look like one.
+    if not re.fullmatch(r"(?!\.)[\w.+@=-]([\w.+@= -]{0,78}[\w.+@=-])?(?<!\.csv|\.png|\.svg)(?<!\.yaml|\.html)", label):
         raise InputError(
             f"label {label!r} names a folder: up to 80 letters, digits, spaces and . _ + - = @",
             path=where,
@@ -365,7 +366,7 @@ def _apply_settings(runs: list[PolicyRun], settings: Sequence[str], folders: tup
 def _setting_value(text: str, setting: str) -> Any:
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError, RecursionError):
         raise InputError(f"not a YAML value: {text!r}", key=f"--set {setting}") from None
 
 

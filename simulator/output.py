@@ -20,33 +20,58 @@ _PLOTS = ("ttft", "itl", "throughput", "timeline", "itl_over_time", "queue")
 _RUN_FILES = ("requests.csv", "iterations.csv", "iterations.parquet")
 
 
-def prepare_folder(folder: Path, *, force: bool) -> None:
+def prepare_folder(folder: Path, labels: Sequence[str], inputs: Sequence[Path], *, force: bool) -> None:
     """Make the output folder. Raises InputError if it holds anything and `force` is not given.
 
-    With `force` only the files of an earlier run are removed, so that none of them is mistaken for one of this run.
+    With `force` the files of an earlier run are removed, so that none of them is mistaken for one of this run, and
+    nothing else: a file of the user's that stands where this run would write, or that it reads, is refused.
     """
     if folder.exists() and not folder.is_dir():
         raise InputError(f'"{folder}" is a file; give a folder', key="--out")
     if folder.is_dir() and any(folder.iterdir()):
         if not force:
             raise InputError(f'folder "{folder}" is not empty; choose another or pass --force', key="--out")
-        _remove_earlier_run(folder)
+        _make_way(folder, labels, inputs)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f'cannot make folder "{folder}": {error.strerror}', key="--out") from None
 
 
-def _remove_earlier_run(folder: Path) -> None:
-    if not (folder / "experiment.yaml").exists():  # these names are common: only a run's own are removed
-        return
-    for run in {path.parent for name in _RUN_FILES for path in folder.glob(f"*/{name}")}:
-        for name in _RUN_FILES:
-            (run / name).unlink(missing_ok=True)
-        if not any(run.iterdir()):
+def _make_way(folder: Path, labels: Sequence[str], inputs: Sequence[Path]) -> None:
+    earlier = _files_of(folder, _earlier_labels(folder))
+    ours = _files_of(folder, labels)
+    read = {path.resolve() for path in inputs}
+    for path in [*earlier, *ours]:
+        if path.resolve() in read:
+            raise InputError(
+                f'"{path}" is an input of this run and would be overwritten; choose another folder', key="--out"
+            )
+    for path in [*ours, *(folder / label for label in labels)]:
+        if path not in earlier and (path.is_file() or path.is_symlink()):
+            raise InputError(f'"{path}" is not of an earlier run; move it or choose another folder', key="--out")
+    for path in earlier:
+        path.unlink(missing_ok=True)
+    for run in {path.parent for path in earlier if path.parent != folder}:
+        if run.is_dir() and not any(run.iterdir()):
             run.rmdir()
-    for name in ("summary.csv", "report.html", *(f"{stem}.{kind}" for stem in _PLOTS for kind in ("png", "svg"))):
-        (folder / name).unlink(missing_ok=True)
+
+
+def _earlier_labels(folder: Path) -> list[str] | None:
+    """Labels of the run whose `experiment.yaml` lies in `folder`; None if there is none that a run has written."""
+    try:
+        keys = yaml.safe_load((folder / "experiment.yaml").read_text(encoding="utf-8"))
+        return [str(run["label"]) for run in keys["policies"]] if "versions" in keys["provenance"] else None
+    except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError, RecursionError):
+        return None
+
+
+def _files_of(folder: Path, labels: Sequence[str] | None) -> list[Path]:
+    if labels is None:
+        return []
+    names = ["experiment.yaml", "summary.csv", "report.html"]
+    names += [f"{stem}.{kind}" for stem in _PLOTS for kind in ("png", "svg")]
+    return [folder / name for name in names] + [folder / label / name for label in labels for name in _RUN_FILES]
 
 
 def write_run(folder: Path, result: PolicyResult) -> None:
@@ -80,7 +105,10 @@ def _copy(path: Path, rows: pd.DataFrame, options: str) -> None:
     with _whole_file(path) as partial, _connection().cursor() as connection:
         connection.register("rows", rows)
         quoted = str(partial).replace("'", "''")
-        connection.execute(f"COPY (SELECT * FROM rows) TO '{quoted}' ({options})")
+        try:
+            connection.execute(f"COPY (SELECT * FROM rows) TO '{quoted}' ({options})")
+        except duckdb.IOException as error:  # a full disk, as any other writer reports it
+            raise OSError(f"cannot write {path}: {' '.join(str(error).split())}") from None
 
 
 @cache

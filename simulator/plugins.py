@@ -58,7 +58,7 @@ def _users_class(name: str, folders: tuple[Path, ...], where: str | None) -> typ
             raise InputError(
                 f'cannot import the module of policy "{name}": {error}', path=where, key="policy"
             ) from None
-        except Exception as error:  # whatever a user's module does while it is imported
+        except (Exception, SystemExit) as error:  # whatever a user's module does while it is imported
             problem = f"{type(error).__name__}: {error}"
             raise InputError(
                 f'importing the module of policy "{name}" failed: {problem}', path=where, key="policy"
@@ -72,10 +72,11 @@ def _users_class(name: str, folders: tuple[Path, ...], where: str | None) -> typ
         isinstance(kind, type)
         and issubclass(kind, PolicyBase)
         and is_dataclass(kind)
+        and kind.__dataclass_params__.frozen
         and kind.plan is not PolicyBase.plan
     ):
         raise InputError(
-            f'"{name}" is not a policy: a dataclass that inherits simulator.core.PolicyBase and defines plan(view)',
+            f'"{name}" is not a policy: a frozen dataclass that inherits simulator.core.PolicyBase and has plan(view)',
             path=where,
             key="policy",
         )

@@ -1,9 +1,16 @@
 """Runs an experiment: each policy over the same trace, one after the other or in parallel processes."""
 
 import gc
+import multiprocessing
+import os
 import platform
+import signal
+import threading
+import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -12,7 +19,7 @@ from typing import Any
 from simulator import __version__
 from simulator.clients import requests_of
 from simulator.engine import simulate
-from simulator.errors import InputError
+from simulator.errors import InputError, PolicyError
 from simulator.experiment import Experiment, PolicyRun
 from simulator.formats import read_trace
 from simulator.metrics.summary import policy_result
@@ -39,23 +46,45 @@ def load_trace(experiment: Experiment) -> Trace:
 
 def run_policy(experiment: Experiment, run: PolicyRun, trace: Trace, on_step: OnStep | None = None) -> PolicyResult:
     """One policy over the whole trace."""
-    policy, costs = experiment.make_policy(run), experiment.make_costs()
+    with _blaming(run):
+        policy, costs = experiment.make_policy(run), experiment.make_costs()
     gc.collect()
     gc.disable()  # a run makes no reference cycles, and collecting over a million requests is a quarter of its time
     try:
-        log = simulate(
-            requests_of(trace, experiment.kv_cache.block_size, experiment.prefix_block_size),
-            policy,
-            costs,
-            block_size=experiment.kv_cache.block_size,
-            num_blocks=experiment.num_blocks,
-            prefixes=trace.prefix_ids is not None,
-            on_step=on_step,
-        )
+        with _blaming(run):
+            log = simulate(
+                requests_of(trace, experiment.kv_cache.block_size, experiment.prefix_block_size),
+                policy,
+                costs,
+                block_size=experiment.kv_cache.block_size,
+                num_blocks=experiment.num_blocks,
+                prefixes=trace.prefix_ids is not None,
+                on_step=on_step,
+            )
     finally:
         gc.enable()
     result = policy_result(run.label, run.policy, run.options, trace, log)
     return replace(result, notes=_notes(log, costs if isinstance(costs, TableCosts) else None, trace, run.options))
+
+
+@contextmanager
+def _blaming(run: PolicyRun) -> Iterator[None]:
+    """A user's policy that fails is named, with the line of theirs; ours that fail keep their traceback."""
+    try:
+        yield
+    except (InputError, PolicyError, KeyboardInterrupt, MemoryError):
+        raise
+    except OverflowError:
+        raise InputError(
+            "times exceed 2^63 nanoseconds (292 years): arrivals, lengths or costs are too large",
+            path=run.source or None,
+        ) from None
+    except (Exception, SystemExit) as error:
+        if ":" not in run.policy:
+            raise
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        problem = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        raise PolicyError(f"policy {run.policy} failed at {frame.filename}, line {frame.lineno}: {problem}") from error
 
 
 def run_policies(
@@ -66,14 +95,29 @@ def run_policies(
         for run in experiment.policies:
             yield run_policy(experiment, run, trace, on_step(run))
         return
-    with ProcessPoolExecutor(min(jobs, len(experiment.policies))) as pool:
-        futures = {pool.submit(run_policy, experiment, run, trace): run for run in experiment.policies}
+    with ProcessPoolExecutor(min(jobs, len(experiment.policies)), initializer=_follow_parent) as pool:
+        futures = [pool.submit(run_policy, experiment, run, trace) for run in experiment.policies]
         try:
             for future in as_completed(futures):
                 yield future.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
+        except BaseException:  # leaving the pool would wait for what still runs
+            for child in multiprocessing.active_children():
+                child.terminate()
             raise
+
+
+def _follow_parent() -> None:
+    """In a worker: leave Ctrl-C to the parent, and end when the parent is gone, however it went."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def provenance(experiment: Experiment, trace: Trace, command: str) -> dict[str, Any]:

@@ -310,8 +310,9 @@ class Scheduler:
         if finishing:  # its last token is under way and needs no further memory
             return
         request.state = Request.WAITING
-        if self._give_up and -(-request.known // self._block_size) > self.view.total_blocks:
-            self._end(request, STALLED, f"grew to {request.known} tokens, more than the whole KV cache holds")
+        hopeless = -(-request.known // self._block_size) > self.view.total_blocks
+        if self._give_up and (hopeless or self.policy.rejects(request, self.view) is not None):
+            self._end(request, STALLED, f"grew to {request.known} tokens, more than the KV cache can take back")
         else:
             self.waiting.put_back(request)
 

@@ -172,7 +172,8 @@ class Reference:
         job.preemptions += 1
         if job.sampled == self.limit(job):
             return  # only its last output is awaited
-        if self.pages(job.known) > self.total:
+        usable = self.total - (self.total // 100 if self.policy == "sarathi" else 0)
+        if self.pages(job.known) > usable:
             job.status = "stalled"
         else:
             self.waiting.insert(0, job)

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 import numpy as np
 import pandas as pd
 
+from simulator.errors import InputError
 from simulator.formats._columns import Column, Fault, Tokens, shown
 from simulator.formats._order import sorted_by
 from simulator.formats._source import Source
@@ -70,6 +71,8 @@ def read(source: Source, repair: bool) -> Trace:
     """The trace with arrivals counted from its first request."""
     table = sorted_by(read_table(source, COLUMNS, NAME, repair), "TIMESTAMP", repair)
     stamps_ns = table.columns["TIMESTAMP"]
+    if int(stamps_ns[-1]) - int(stamps_ns[0]) >= 2**63:
+        raise InputError("the stamps span more than 292 years", path=source.path, key="TIMESTAMP")
     return Trace(
         name=source.name,
         format=NAME,

@@ -54,7 +54,7 @@ def test_ties_win_together_and_the_runner_up_may_be_near(results: list[PolicyRes
 
 
 def test_nobody_wins_over_other_work(results: list[PolicyResult], nothing: PolicyResult) -> None:
-    """A policy that refuses requests looks fast: with unequal finished sets one sentence says so, and no star is given."""
+    """A policy that refuses requests looks fast: one sentence says so, and no star is given."""
     (line,) = headline([results[0], nothing])
     assert line.startswith("The policies did not serve the same requests")
     assert "nothing 0 of" in line

@@ -309,13 +309,26 @@ class TestOutputFolder:
         assert found == run | {"mine.txt", "orca/notes.txt"}
 
     def test_force_where_no_run_was(self, simulate: Simulate, here: Path) -> None:
-        """Files of these names that no run has left are not taken away."""
+        """A file of the user's where this run would write is refused; others of common names stay."""
         (here / "out" / "data").mkdir(parents=True)
         (here / "out" / "data" / "requests.csv").write_text("mine")
-        (here / "out" / "ttft.png").write_text("mine")
+        (here / "out" / "experiment.yaml").write_text("a: mine")
+        answer = simulate("tiny.yaml", "--out", "out", "--force")
+        assert (answer.code, (here / "out" / "experiment.yaml").read_text()) == (2, "a: mine")
+        assert "is not of an earlier run" in answer.err
+        (here / "out" / "experiment.yaml").unlink()
+        assert simulate("tiny.yaml", "--out", "out", "--force").code == 0
         assert simulate("tiny.yaml", "--out", "out", "--force").code == 0
         assert (here / "out" / "data" / "requests.csv").read_text() == "mine"
-        assert (here / "out" / "ttft.png").read_text() == "mine"
+
+    def test_force_spares_the_input(self, simulate: Simulate, here: Path) -> None:
+        """A trace that this run would overwrite is refused."""
+        assert simulate("tiny.yaml", "--out", "out").code == 0
+        (here / "out" / "summary.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0,5,1\n")
+        answer = simulate("out/summary.csv", "--out", "out", "--force")
+        assert answer.code == 2
+        assert "is an input of this run" in answer.err
+        assert (here / "out" / "summary.csv").read_text().startswith("arrival_s")
 
     def test_wrong_input_leaves_no_folder(self, simulate: Simulate, here: Path) -> None:
         """An input error is found before anything is written."""

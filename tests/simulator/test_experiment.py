@@ -238,7 +238,7 @@ class TestPolicies:
         [
             ("no_such_module_1:X", "cannot import the module of policy"),
             ("own_policies_2:OneByTwo", 'has no "OneByTwo"; did you mean "OneByOne"?'),
-            ("own_policies_2:Batch", "is not a policy: a dataclass that inherits simulator.core.PolicyBase"),
+            ("own_policies_2:Batch", "is not a policy: a frozen dataclass that inherits simulator.core.PolicyBase"),
             ("own_policies_2:PolicyBase", "is not a policy"),
             ("own_policies_2:VALUE", "is not a policy"),
             ("broken_policies_2:X", "failed: ZeroDivisionError: division by zero"),
