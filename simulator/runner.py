@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 from simulator import __version__
@@ -82,9 +83,13 @@ def _blaming(run: PolicyRun) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         if ":" not in run.policy:
             raise
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        problem = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        raise PolicyError(f"policy {run.policy} failed at {frame.filename}, line {frame.lineno}: {problem}") from error
+        origin = error.__cause__ or error  # SimPy raises a copy of what a process raised
+        frames = traceback.extract_tb(origin.__traceback__)
+        module = run.policy.partition(":")[0].rpartition(".")[2]
+        theirs = [frame for frame in frames if Path(frame.filename).stem == module]
+        place = f" at {theirs[-1].filename}, line {theirs[-1].lineno}" if theirs else ""
+        problem = f"{type(origin).__name__}: {origin}" if str(origin) else type(origin).__name__
+        raise PolicyError(f"policy {run.policy} failed{place}: {problem}") from error
 
 
 def run_policies(

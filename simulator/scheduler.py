@@ -100,6 +100,8 @@ class Scheduler:
         batch = self._plan(view)
         if batch is None:
             return None
+        if batch.__class__ is not Batch:
+            raise PolicyError(f"{self._name}.plan returned {batch!r}; it must be a Batch or None")
         iteration = self.iterations
         self.iterations = iteration + 1
         chosen = batch.decodes

@@ -3,6 +3,7 @@
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -107,3 +108,9 @@ def test_quoting_changes_nothing(stamps):
     with TemporaryDirectory() as folder:
         plain, quoted = (outcome(Path(folder) / "trace.csv", stamps, quote) for quote in ("", '"'))
     assert plain == quoted
+
+
+def test_three_centuries_are_refused(read):
+    """Stamps 550 years apart do not fit the clock; each alone would."""
+    with pytest.raises(InputError, match="more than 292 years"):
+        read(HEADER + "\n1700-01-01 00:00:00,10,5\n2250-01-01 00:00:00,10,5\n")

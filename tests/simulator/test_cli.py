@@ -501,6 +501,33 @@ class TestOwnPolicyThatBreaks:
         message = "simulate-trace: OneByOne gave request 0 (40 + 5 tokens) 41 tokens; it has 40 left\n"
         assert (answer.code, answer.err) == (1, message)
 
+    @pytest.mark.parametrize(
+        ("body", "said"),
+        [
+            ("return 5", "OneByOne.plan returned 5; it must be a Batch or None"),
+            ("raise KeyError('x')", "line 17: KeyError: 'x'"),
+            ("raise SystemExit(0)", "line 17: SystemExit: 0"),
+        ],
+    )
+    def test_failure(self, simulate: Simulate, here: Path, body: str, said: str) -> None:
+        """Whatever a policy's plan does, one line says so and where; it never passes for a run."""
+        module = f"own_policies_6{len(said)}"
+        (here / f"{module}.py").write_text(
+            OWN_POLICY.replace("if view.decoding:", f"{body}\n        if view.decoding:")
+        )
+        answer = simulate("tiny.yaml", "--policy", f"{module}:OneByOne", "--out", "out")
+        assert (answer.code, answer.err.count("\n")) == (1, 1)
+        assert said in answer.err
+
+
+class TestAbsurdNumbers:
+    def test_times_beyond_the_clock(self, simulate: Simulate, here: Path) -> None:
+        """A run that outlasts 2^63 nanoseconds is refused in words."""
+        (here / "tiny.csv").write_text("arrival_s,prompt_tokens,output_tokens\n9223372036.8,10,500\n")
+        answer = simulate("tiny.yaml", "--policy", "vllm", "--out", "out")
+        assert answer.code == 2
+        assert "292 years" in answer.err
+
 
 class TestColumnsThatDoNothing:
     def test_sessions(self, simulate: Simulate, here: Path) -> None:

@@ -5,8 +5,10 @@ import pytest
 from policies.orca import Orca
 from policies.sarathi import Sarathi
 from policies.vllm import Vllm
-from simulator.core import Policy
+from simulator.core import Policy, Request
 from simulator.costs import LinearCosts
+from simulator.engine import simulate
+from simulator.runlog import FINISHED, STALLED
 from tests.simulator.runs import Outcome, replay
 
 SYNC = {"async_scheduling": False, "max_model_len": 10_000}
@@ -423,3 +425,11 @@ def test_costs_of_a_step(policy: Policy) -> None:
     costs = LinearCosts(fixed_ns=1000, per_token_ns=10, per_context_token_ns=1)
     outcome = replay(policy, (0, 10, 3), costs=costs)
     assert outcome.log.iterations["end_ns"].tolist() == [1110, 2131, 3153]  # 1000+100+10, 1000+10+11, 1000+10+12
+
+
+def test_a_hopeless_request_stalls_alone() -> None:
+    """Sarathi: once preempted with more tokens than admission can take, a request is dropped and the next one runs."""
+    requests = [Request(0, 0, 10, 100_000), Request(1, 1, 10, 5)]
+    log = simulate(iter(requests), Sarathi(max_num_seqs=1), LinearCosts(fixed_ns=10), block_size=16, num_blocks=200)
+    status = dict(zip(log.requests["request"].tolist(), log.requests["status"].tolist(), strict=True))
+    assert status == {0: STALLED, 1: FINISHED}
