@@ -511,7 +511,7 @@ class TestOwnPolicyThatBreaks:
     )
     def test_failure(self, simulate: Simulate, here: Path, body: str, said: str) -> None:
         """Whatever a policy's plan does, one line says so and where; it never passes for a run."""
-        module = f"own_policies_6{len(said)}"
+        module = "own_policies_6" + "".join(filter(str.isalnum, body))
         (here / f"{module}.py").write_text(
             OWN_POLICY.replace("if view.decoding:", f"{body}\n        if view.decoding:")
         )
