@@ -14,7 +14,8 @@ from simulator.errors import InputError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from simulator.experiment import Experiment, PolicyRun
+    from simulator.experiment import Experiment
+    from simulator.policy_runs import PolicyRun
     from simulator.results import PolicyResult
     from simulator.runner import OnStep
     from simulator.trace import Trace
@@ -156,7 +157,8 @@ def _run(
 def _experiment(source: str | None, overrides: dict[str, Any], settings: Sequence[str]) -> "Experiment":
     """The experiment of the YAML or trace `source`, with the command line's overrides."""
     from simulator.bundled import resolve
-    from simulator.experiment import load_yaml, resolve_experiment
+    from simulator.experiment import resolve_experiment
+    from simulator.files import load_yaml
 
     raw: dict[str, Any] = {}
     path = None

@@ -4,13 +4,11 @@ Below this module nobody reads configuration. The same YAML keys are written bac
 run's `experiment.yaml`, and running that file repeats the run.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import yaml
 from annotated_types import Ge, Gt, Le
 
 from simulator.bundled import bundled_roots, resolve
@@ -18,8 +16,10 @@ from simulator.core import Policy, StepCosts, Surroundings
 from simulator.cost_table import CostTable, Gpu, find_table, load_gpu
 from simulator.costs import LinearCosts
 from simulator.errors import InputError, nearest
+from simulator.files import similar_file
 from simulator.models import ModelShape, load_model, model_names
-from simulator.plugins import make_policy, policy_class, policy_names, policy_options
+from simulator.plugins import make_policy
+from simulator.policy_runs import PolicyRun, apply_settings, complete_options, resolve_policies
 from simulator.table_costs import TableCosts
 from simulator.validation import parse
 
@@ -51,16 +51,6 @@ class Parallel:
         for field in fields(self):
             if getattr(self, field.name) != 1:
                 raise ValueError(f"{field.name}: this version simulates one GPU; only 1 is possible")
-
-
-@dataclass(frozen=True)
-class PolicyRun:
-    """One row of the comparison: the policy's name, its label and all its options; `source` is where it was given."""
-
-    label: str
-    policy: str
-    options: dict[str, Any]
-    source: str = ""
 
 
 @dataclass(frozen=True)
@@ -120,23 +110,6 @@ class _Keys:
     provenance: dict[str, Any] | None = None
 
 
-def load_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file, loaded safely. Raises InputError with the line of a syntax error."""
-    try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except UnicodeDecodeError:
-        raise InputError("not a text file", path=path) from None
-    except OSError as error:
-        raise InputError(str(error.strerror), path=path) from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        problem = getattr(error, "problem", None) or " ".join(str(error).split())
-        raise InputError(f"not valid YAML: {problem}", path=path, line=mark.line + 1 if mark else None) from None
-    if not isinstance(raw, dict):
-        raise InputError(f"should be a mapping of keys, not {type(raw).__name__}", path=path)
-    return raw
-
-
 def resolve_experiment(raw: Mapping[str, Any], *, path: Path | None = None, settings: Sequence[str] = ()) -> Experiment:
     """The experiment that `raw` (keys of an experiment YAML, read from `path`) describes.
 
@@ -146,7 +119,7 @@ def resolve_experiment(raw: Mapping[str, Any], *, path: Path | None = None, sett
     beside = path.parent.resolve() if path else None
     trace = resolve(keys.trace, beside)
     if trace is None or not trace.is_file():
-        problem = "is a folder" if trace else f"not found{_similar_file(keys.trace, beside)}"
+        problem = "is a folder" if trace else f"not found{similar_file(keys.trace, beside)}"
         raise InputError(f'trace "{keys.trace}" {problem}', path=path, key="trace")
     costs, table = _resolve_costs(keys.costs, beside, path)
     model, gpu = _resolve_model(keys.model, table, beside)
@@ -159,8 +132,8 @@ def resolve_experiment(raw: Mapping[str, Any], *, path: Path | None = None, sett
     searched = [(beside or Path.cwd()) / folder for folder in keys.policy_folders]
     folders = tuple(dict.fromkeys(searched or [*([beside] if beside else []), Path.cwd()]))
     surroundings = Surroundings(gpu.name, gpu.memory_bytes, model.max_position_embeddings)
-    runs = _resolve_policies(keys.policies, beside, path)
-    runs = _apply_settings(runs, settings, folders)
+    runs = resolve_policies(keys.policies, beside, path)
+    runs = apply_settings(runs, settings, folders)
     notes = [] if table else [f"analytic costs name no GPU: memory and defaults are those of an {gpu.name}"]
     changed = (keys.provenance or {}).get("costs_sha256")
     if table is not None and changed not in (None, table.sha256):
@@ -174,7 +147,7 @@ def resolve_experiment(raw: Mapping[str, Any], *, path: Path | None = None, sett
         engine=keys.engine,
         kv_cache=_resolve_kv_cache(keys.kv_cache, model, gpu),
         parallel=keys.parallel,
-        policies=_complete_options(runs, surroundings, folders),
+        policies=complete_options(runs, surroundings, folders),
         surroundings=surroundings,
         seed=keys.seed,
         limit=keys.limit,
@@ -213,16 +186,6 @@ def portable(path: Path) -> str:
         if whole.is_relative_to(root) and resolve(whole.relative_to(root), root) == whole:
             return str(whole.relative_to(root))
     return str(whole)
-
-
-def _similar_file(name: str, beside: Path | None) -> str:
-    wanted = Path(name)
-    folders = [folder / wanted.parent for folder in (beside, Path.cwd(), *bundled_roots()) if folder]
-    names = {entry.name for folder in folders if folder.is_dir() for entry in folder.iterdir() if entry.is_file()}
-    if not names:
-        return ""
-    hint = nearest(wanted.name, names)
-    return f"; {hint.split('?')[0]}?" if hint.startswith("did") else ""
 
 
 def _resolve_costs(
@@ -292,100 +255,3 @@ def _resolve_kv_cache(wanted: KvCache, model: ModelShape, gpu: Gpu) -> KvCache:
             key="kv_cache.gpu_memory_utilization",
         )
     return replace(wanted, num_blocks=blocks)
-
-
-def _resolve_policies(
-    entries: Sequence[str | dict[str, Any]], beside: Path | None, path: Path | None
-) -> list[PolicyRun]:
-    if not entries:
-        raise InputError("no policy given", path=path, key="policies")
-    runs: list[PolicyRun] = []
-    for place, entry in enumerate(entries):
-        raw, where = _policy_mapping(entry, beside, path, f"policies.{place}")
-        options = {key: value for key, value in raw.items() if key not in ("policy", "label")}
-        name = raw.get("policy")
-        if not isinstance(name, str):
-            hint = f"a policy's name ({', '.join(policy_names())}) or package.module:Class"
-            raise InputError(f"should be {hint}, not {name!r}", path=where, key="policy")
-        runs.append(PolicyRun(_label(raw, where, name, [run.label for run in runs]), name, options, where))
-    return runs
-
-
-def _policy_mapping(
-    entry: str | dict[str, Any], beside: Path | None, path: Path | None, key: str
-) -> tuple[dict[str, Any], str]:
-    """An entry's `policy:` mapping, and where it stands for messages."""
-    if isinstance(entry, dict):
-        return entry, f"{path}, {key}" if path else key
-    if ":" in entry and not entry.endswith((".yaml", ".yml")):
-        return {"policy": entry}, entry
-    file = resolve(entry, beside)
-    if file is None and "/" not in entry:
-        file = resolve(f"policies/{entry}.yaml", beside)
-    if file is not None and file.is_file():
-        raw = load_yaml(file)
-        raw.setdefault("label", file.stem)
-        return raw, str(file)
-    if entry.endswith((".yaml", ".yml")):
-        raise InputError(f'policy file "{entry}" not found{_similar_file(entry, beside)}', path=path, key=key)
-    return {"policy": entry}, str(path) if path else "--policy"
-
-
-def _label(raw: Mapping[str, Any], where: str, name: str, taken: Sequence[str]) -> str:
-    given = raw.get("label")
-    label = name.rpartition(":")[2] if given is None else str(given)
-    # A label's folder lies beside the run's files, so it must not look like one.
-    if not re.fullmatch(r"(?!\.)[\w.+@=-]([\w.+@= -]{0,78}[\w.+@=-])?(?<!\.csv|\.png|\.svg)(?<!\.yaml|\.html)", label):
-        raise InputError(
-            f"label {label!r} names a folder: up to 80 letters, digits, spaces and . _ + - = @",
-            path=where,
-            key="label",
-        )
-    if label not in taken:
-        return label
-    return next(f"{label}-{n}" for n in range(2, len(taken) + 3) if f"{label}-{n}" not in taken)
-
-
-def _apply_settings(runs: list[PolicyRun], settings: Sequence[str], folders: tuple[Path, ...]) -> list[PolicyRun]:
-    """`[LABEL.]KEY=VALUE` overrides; without a label every policy that has the option takes it."""
-    for setting in settings:
-        target, equals, text = setting.partition("=")
-        if not equals:
-            raise InputError(f"should be [LABEL.]KEY=VALUE, not {setting!r}", key="--set")
-        labelled = [run.label for run in runs if target.startswith(run.label + ".")]
-        key = target[len(max(labelled, key=len)) + 1 :] if labelled else target
-        if not labelled and "." in target:
-            hint = nearest(target.rpartition(".")[0], [run.label for run in runs], "labels")
-            raise InputError(f"no such label; {hint}", key=f"--set {target}")
-        value = _setting_value(text, setting)
-        chosen = {max(labelled, key=len)} if labelled else _with_option(runs, key, folders)
-        runs = [replace(run, options={**run.options, key: value}) if run.label in chosen else run for run in runs]
-    return runs
-
-
-def _setting_value(text: str, setting: str) -> Any:
-    try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError):
-        raise InputError(f"not a YAML value: {text!r}", key=f"--set {setting}") from None
-
-
-def _with_option(runs: Sequence[PolicyRun], key: str, folders: tuple[Path, ...]) -> set[str]:
-    options = {run.label: policy_options(policy_class(run.policy, folders)) for run in runs}
-    chosen = {label for label, names in options.items() if key in names}
-    if not chosen:
-        every = {name for names in options.values() for name in names}
-        raise InputError(f"no policy of this run has this option; {nearest(key, every, 'options')}", key=f"--set {key}")
-    return chosen
-
-
-def _complete_options(
-    runs: Sequence[PolicyRun], surroundings: Surroundings, folders: tuple[Path, ...]
-) -> tuple[PolicyRun, ...]:
-    """Every option of every policy spelled out; here a wrong option is found."""
-    complete = []
-    for run in runs:
-        policy = make_policy(run.policy, run.options, surroundings, folders, where=run.source)
-        options = {field.name: getattr(policy, field.name) for field in fields(policy) if field.init}  # type: ignore[arg-type]
-        complete.append(replace(run, options=options))
-    return tuple(complete)

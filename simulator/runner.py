@@ -21,9 +21,10 @@ from simulator import __version__
 from simulator.clients import requests_of
 from simulator.engine import simulate
 from simulator.errors import InputError, PolicyError
-from simulator.experiment import Experiment, PolicyRun
+from simulator.experiment import Experiment
 from simulator.formats import read_trace
 from simulator.metrics.summary import policy_result
+from simulator.policy_runs import PolicyRun
 from simulator.results import PolicyResult
 from simulator.runlog import REJECTED, STALLED, LoggedRun
 from simulator.scheduler import Scheduler

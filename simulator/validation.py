@@ -35,23 +35,9 @@ def parse(kind: Callable[..., T], raw: Mapping[str, Any], *, path: str | Path | 
     Raises InputError for an unknown or missing key, a value of the wrong type or out of bounds, and a ValueError
     that the dataclass raises itself (a rule over several fields).
     """
-    adapters = _adapters(kind)
     for key in raw:
-        if key not in adapters:
-            raise InputError(f"unknown key; {nearest(str(key), adapters, 'keys')}", path=path, key=f"{prefix}{key}")
-    values = {}
-    for key, value in raw.items():
-        adapter = adapters[key]
-        if isinstance(adapter, type):
-            values[key] = _parse_nested(adapter, value, path, f"{prefix}{key}")
-            continue
-        if isinstance(value, list):
-            value = tuple(value)  # frozen dataclasses hold tuples; YAML has lists only
-        try:
-            values[key] = adapter.validate_python(value)
-        except ValidationError as error:
-            message = error.errors()[0]["msg"].replace("Input should be", "should be")
-            raise InputError(f"{message}, not {value!r}", path=path, key=f"{prefix}{key}") from None
+        _require_known(kind, key, path, prefix)
+    values = {key: parse_value(kind, key, value, path=path, prefix=prefix) for key, value in raw.items()}
     required = [field.name for field in fields(cast(type[Any], kind)) if field.init and _has_no_default(field)]
     for key in required:
         if key not in values:
@@ -60,6 +46,29 @@ def parse(kind: Callable[..., T], raw: Mapping[str, Any], *, path: str | Path | 
         return kind(**values)
     except ValueError as error:
         raise InputError(str(error), path=path, key=prefix.rstrip(".") or None) from None
+
+
+def parse_value(
+    kind: Callable[..., Any], key: str, value: Any, *, path: str | Path | None = None, prefix: str = ""
+) -> Any:
+    """`value` as field `key` of `kind`. Raises InputError for an unknown key, a wrong type, a value out of bounds."""
+    _require_known(kind, key, path, prefix)
+    adapter = _adapters(kind)[key]
+    if isinstance(adapter, type):
+        return _parse_nested(adapter, value, path, f"{prefix}{key}")
+    if isinstance(value, list):
+        value = tuple(value)  # frozen dataclasses hold tuples; YAML has lists only
+    try:
+        return adapter.validate_python(value)
+    except ValidationError as error:
+        message = error.errors()[0]["msg"].replace("Input should be", "should be")
+        raise InputError(f"{message}, not {value!r}", path=path, key=f"{prefix}{key}") from None
+
+
+def _require_known(kind: Callable[..., Any], key: str, path: str | Path | None, prefix: str) -> None:
+    adapters = _adapters(kind)
+    if key not in adapters:
+        raise InputError(f"unknown key; {nearest(str(key), adapters, 'keys')}", path=path, key=f"{prefix}{key}")
 
 
 def _parse_nested(kind: type[Any], value: Any, path: str | Path | None, key: str) -> Any:

@@ -6,6 +6,7 @@ raises ValueError as soon as one is not clean, and the file is then read field b
 """
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -65,24 +66,24 @@ def _whole(field: str, unit: str, least: int) -> int:
 
 
 @dataclass(frozen=True)
-class Column:
+class Column(ABC):
     """A column by name; an optional one may be absent from the header. `dtype` None: the fields are text."""
 
     name: str
     required: bool = True
     dtype: ClassVar[type[np.generic] | None] = None
 
+    @abstractmethod
     def parse(self, field: str) -> Any:
         """The value of one field."""
-        raise NotImplementedError
 
+    @abstractmethod
     def convert(self, column: Any) -> Any:
         """The values of a clean column, an array of `dtype` or a list of text; else ValueError."""
-        raise NotImplementedError
 
+    @abstractmethod
     def pack(self, values: list[Any]) -> Any:
         """Parsed values as the array or tuple that `convert` would give."""
-        raise NotImplementedError
 
 
 class Integers(Column):

@@ -1,0 +1,126 @@
+"""The policies of an experiment: names, files, mappings and `--set` become runs with every option spelled out."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from simulator.bundled import resolve
+from simulator.core import Surroundings
+from simulator.errors import InputError, nearest
+from simulator.files import load_yaml, similar_file
+from simulator.plugins import make_policy, policy_class, policy_names, policy_options
+from simulator.validation import parse_value
+
+
+@dataclass(frozen=True)
+class PolicyRun:
+    """One row of the comparison: the policy's name, its label and all its options; `source` is where it was given."""
+
+    label: str
+    policy: str
+    options: dict[str, Any]
+    source: str = ""
+
+
+def resolve_policies(
+    entries: Sequence[str | dict[str, Any]], beside: Path | None, path: Path | None
+) -> list[PolicyRun]:
+    if not entries:
+        raise InputError("no policy given", path=path, key="policies")
+    runs: list[PolicyRun] = []
+    for place, entry in enumerate(entries):
+        raw, where = _policy_mapping(entry, beside, path, f"policies.{place}")
+        options = {key: value for key, value in raw.items() if key not in ("policy", "label")}
+        name = raw.get("policy")
+        if not isinstance(name, str):
+            hint = f"a policy's name ({', '.join(policy_names())}) or package.module:Class"
+            raise InputError(f"should be {hint}, not {name!r}", path=where, key="policy")
+        runs.append(PolicyRun(_label(raw, where, name, [run.label for run in runs]), name, options, where))
+    return runs
+
+
+def _policy_mapping(
+    entry: str | dict[str, Any], beside: Path | None, path: Path | None, key: str
+) -> tuple[dict[str, Any], str]:
+    """An entry's `policy:` mapping, and where it stands for messages."""
+    if isinstance(entry, dict):
+        return entry, f"{path}, {key}" if path else key
+    if ":" in entry and not entry.endswith((".yaml", ".yml")):
+        return {"policy": entry}, entry
+    file = resolve(entry, beside)
+    if file is None and "/" not in entry:
+        file = resolve(f"policies/{entry}.yaml", beside)
+    if file is not None and file.is_file():
+        raw = load_yaml(file)
+        raw.setdefault("label", file.stem)
+        return raw, str(file)
+    if entry.endswith((".yaml", ".yml")):
+        raise InputError(f'policy file "{entry}" not found{similar_file(entry, beside)}', path=path, key=key)
+    return {"policy": entry}, str(path) if path else "--policy"
+
+
+def _label(raw: Mapping[str, Any], where: str, name: str, taken: Sequence[str]) -> str:
+    given = raw.get("label")
+    label = name.rpartition(":")[2] if given is None else str(given)
+    # A label's folder lies beside the run's files, so it must not look like one.
+    if not re.fullmatch(r"(?!\.)[\w.+@=-]([\w.+@= -]{0,78}[\w.+@=-])?(?<!\.csv|\.png|\.svg)(?<!\.yaml|\.html)", label):
+        raise InputError(
+            f"label {label!r} names a folder: up to 80 letters, digits, spaces and . _ + - = @",
+            path=where,
+            key="label",
+        )
+    if label not in taken:
+        return label
+    return next(f"{label}-{n}" for n in range(2, len(taken) + 3) if f"{label}-{n}" not in taken)
+
+
+def apply_settings(runs: list[PolicyRun], settings: Sequence[str], folders: tuple[Path, ...]) -> list[PolicyRun]:
+    """`[LABEL.]KEY=VALUE` overrides; without a label every policy that has the option takes it."""
+    for setting in settings:
+        target, equals, text = setting.partition("=")
+        if not equals:
+            raise InputError(f"should be [LABEL.]KEY=VALUE, not {setting!r}", key="--set")
+        labelled = [run.label for run in runs if target.startswith(run.label + ".")]
+        key = target[len(max(labelled, key=len)) + 1 :] if labelled else target
+        if not labelled and "." in target:
+            hint = nearest(target.rpartition(".")[0], [run.label for run in runs], "labels")
+            raise InputError(f"no such label; {hint}", key=f"--set {target}")
+        value = _setting_value(text, setting)
+        chosen = {max(labelled, key=len)} if labelled else _with_option(runs, key, folders)
+        for run in runs:
+            if run.label in chosen:
+                parse_value(policy_class(run.policy, folders), key, value, path="--set")
+        runs = [replace(run, options={**run.options, key: value}) if run.label in chosen else run for run in runs]
+    return runs
+
+
+def _setting_value(text: str, setting: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        raise InputError(f"not a YAML value: {text!r}", key=f"--set {setting}") from None
+
+
+def _with_option(runs: Sequence[PolicyRun], key: str, folders: tuple[Path, ...]) -> set[str]:
+    options = {run.label: policy_options(policy_class(run.policy, folders)) for run in runs}
+    chosen = {label for label, names in options.items() if key in names}
+    if not chosen:
+        every = {name for names in options.values() for name in names}
+        raise InputError(f"no policy of this run has this option; {nearest(key, every, 'options')}", key=f"--set {key}")
+    return chosen
+
+
+def complete_options(
+    runs: Sequence[PolicyRun], surroundings: Surroundings, folders: tuple[Path, ...]
+) -> tuple[PolicyRun, ...]:
+    """Every option of every policy spelled out; here a wrong option is found."""
+    complete = []
+    for run in runs:
+        policy = make_policy(run.policy, run.options, surroundings, folders, where=run.source)
+        options = {field.name: getattr(policy, field.name) for field in fields(policy) if field.init}  # type: ignore[arg-type]
+        complete.append(replace(run, options=options))
+    return tuple(complete)
