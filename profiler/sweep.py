@@ -88,16 +88,7 @@ class Measured:
         rows = pd.DataFrame(list(self.rows.values()), columns=list(COLUMNS))
         order = {name: place for place, name in enumerate(dict.fromkeys(rows["operator"]))}
         rows["order"] = rows["operator"].map(order)
-        places = [
-            "tokens",
-            "sequences",
-            "prefills",
-            "prefill_tokens",
-            "prefill_context",
-            "decodes",
-            "decode_context",
-        ]
-        return rows.sort_values(["order", *places], kind="stable").drop(columns="order").reset_index(drop=True)
+        return rows.sort_values(["order", *PLACE_COLUMNS], kind="stable").drop(columns="order").reset_index(drop=True)
 
 
 def sweep(

@@ -110,7 +110,7 @@ class Scheduler:
             self._trade(self._prefixes, batch)
         if chosen or batch.preempted:
             sitting_out = self._apply_irregular(batch)
-            decode_blocks = decodes.openers[-decodes.clock % self._block_size]
+            decode_blocks = decodes.blocks_to_open()
         if self._prefixes is not None and not batch.preempted:
             self._allocate(self._prefixes, batch)
         finishing: Sequence[Request] = ()

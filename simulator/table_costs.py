@@ -41,7 +41,6 @@ class TableCosts:
 
     def __init__(self, table: CostTable) -> None:
         rows, layers = table.rows, table.metadata.model.num_hidden_layers
-        self._layers = layers
         self._token_ns = _token_prices(rows, layers, table.name)
         self._sequence_ns = _sequence_prices(rows, table.name)
         attention = rows[rows["operator"] == "attention"]

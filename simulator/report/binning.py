@@ -5,27 +5,11 @@ from itertools import pairwise
 
 import numpy as np
 
+from simulator.metrics.quantiles import weighted_quantiles
 from simulator.results import TokenGaps
 from simulator.trace import Floats, Ints
 
 IDLE = 1e-6  # the share of a bin below which it ran nothing; sums of 10^7 steps are not exact
-
-
-def weighted_quantiles(values: Floats, counts: Ints, probabilities: Floats) -> Floats:
-    """Linear-interpolated quantiles of `values`, each taken `counts` times, as numpy has of repeated ones.
-
-    NaN where there are none. O(n log n), O(n) where `values` ascend.
-    """
-    total = int(counts.sum())
-    if not total:
-        return np.full(len(probabilities), np.nan)
-    order = np.argsort(values, kind="stable")
-    ordered, ends = values[order], np.cumsum(counts[order])
-    position = probabilities * (total - 1)
-    rank = np.floor(position).astype(np.int64)
-    below = ordered[np.searchsorted(ends, rank, side="right")]
-    above = ordered[np.searchsorted(ends, np.minimum(rank + 1, total - 1), side="right")]
-    return np.asarray(below + (above - below) * (position - rank), dtype=np.float64)
 
 
 def gap_bands(gaps: TokenGaps, edges: Floats, probabilities: Floats) -> Floats:

@@ -6,8 +6,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from simulator.metrics.quantiles import weighted_quantiles
 from simulator.report.axes import key, key_inches, latency_axis
-from simulator.report.binning import weighted_quantiles
 from simulator.report.style import GRID, MUTED, Look, looks, new_figure, no_data
 from simulator.report.wording import duration
 from simulator.results import PolicyResult

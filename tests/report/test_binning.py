@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from simulator.report.binning import busiest_window, gap_bands, step_means, weighted_quantiles
+from simulator.metrics.quantiles import weighted_quantiles
+from simulator.report.binning import busiest_window, gap_bands, step_means
 from simulator.results import TokenGaps
 
 
