@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge
 
-from simulator.core import DECODES_ONLY, Batch, PolicyBase, Request, View
+from simulator.core import DECODES_UNTIL_ARRIVAL, DECODES_UNTIL_FINISH, Batch, PolicyBase, Request, View
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Orca(PolicyBase):
         """All decodes, and waiting prompts in order up to the first that does not fit; O(admitted)."""
         decoding = view.decodes.count
         if not view.waiting:
-            return DECODES_ONLY if decoding else None
+            return DECODES_UNTIL_ARRIVAL if decoding else None
         free, running = view.free_blocks - view.decode_blocks, len(view.running)
         chunks: list[tuple[Request, int]] = []
         for request in view.waiting:
@@ -51,4 +51,4 @@ class Orca(PolicyBase):
             running += 1
         if chunks:
             return Batch(chunks)
-        return DECODES_ONLY if decoding else None
+        return DECODES_UNTIL_FINISH if decoding else None

@@ -14,7 +14,7 @@ from typing import Annotated
 
 from annotated_types import Ge
 
-from simulator.core import DECODES_ONLY, Batch, PolicyBase, Request, View
+from simulator.core import DECODES_UNTIL_ARRIVAL, DECODES_UNTIL_FINISH, Batch, PolicyBase, Request, View
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,12 @@ class Sarathi(PolicyBase):
         else:
             free -= view.decode_blocks
         if decoding and not view.prefilling and not view.waiting and not preempted:
-            return DECODES_ONLY if decodes is None else Batch((), decodes)
+            return DECODES_UNTIL_ARRIVAL if decodes is None else Batch((), decodes)
         chunks = self._chunks(view, decoding, free, preempted)
         if not decoding and not chunks and not preempted:
             return None
+        if decodes is None and not chunks and not view.prefilling:
+            return DECODES_UNTIL_FINISH
         return Batch(chunks, decodes, preempted)
 
     def _chunks(self, view: View, decoding: int, free: int, preempted: list[Request]) -> list[tuple[Request, int]]:

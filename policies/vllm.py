@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge
 
-from simulator.core import DECODES_ONLY, Batch, PolicyBase, Request, Surroundings, View
+from simulator.core import DECODES_ONLY, DECODES_UNTIL_ARRIVAL, DECODES_UNTIL_FINISH, Batch, PolicyBase, Request, Surroundings, View
 from simulator.prefix import PrefixBlocks, Trial
 
 GIB = 2**30
@@ -94,7 +94,7 @@ class Vllm(PolicyBase):
         if budget < 0 or free < 0:
             return self._walk(view)
         if not view.prefilling and not view.waiting:
-            return DECODES_ONLY if decoding else None
+            return DECODES_UNTIL_ARRIVAL if decoding else None
         chunks: list[tuple[Request, int]] = []
         for request in view.prefilling:
             tokens = self._wanted(request.known - request.computed, request.computed)
@@ -114,7 +114,9 @@ class Vllm(PolicyBase):
             self._admit(view, chunks, budget, free, len(view.running))
         if chunks:
             return Batch(chunks)
-        return DECODES_ONLY if decoding else None
+        if not decoding:
+            return None
+        return DECODES_ONLY if view.prefilling else DECODES_UNTIL_FINISH
 
     def _wanted(self, tokens: int, computed: int) -> int:
         if 0 < self.long_prefill_token_threshold < tokens:

@@ -42,10 +42,10 @@ class Engine:
         a timeout a step would be a third of the run.
         """
         env, scheduler, depth = self.env, self.scheduler, self.steps_in_flight
-        schedule, complete = scheduler.schedule, scheduler.complete
+        schedule, coast, complete = scheduler.schedule, scheduler.coast, scheduler.complete
         flying: deque[Step] = deque()
         gpu_free_ns = now = int(env.now)
-        others_ns = env.peek()
+        others_ns = env.peek()  # infinite once nobody else has an event
         while True:
             if len(flying) < depth:
                 step = schedule(now, gpu_free_ns)
@@ -54,6 +54,8 @@ class Engine:
                     flying.append(step)
                     if len(flying) < depth:
                         continue
+                    coast(flying, others_ns)
+                    gpu_free_ns = flying[-1][0]
             if flying:
                 end_ns, finishing = flying.popleft()
                 if end_ns >= others_ns:  # at the same time others go first: an arrival joins the step that starts now

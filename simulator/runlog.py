@@ -1,9 +1,10 @@
 """What a run leaves behind, in integers: from it every token time is derived afterwards.
 
-Nothing is written for each token. An iteration has its times; a *stay* in the decode cohort is `(first tick, ticks)`,
-and tick k is the k-th iteration that decoded, so the token times of a stay are a slice of the ticks' end times; a
-prompt's completion is an *emission* in one iteration. `previous` is the iteration that gave the request its token
-before, -1 if none.
+Nothing is written for each token. An iteration has its end and the blocks it left free; what else it ran is said once
+for a *stretch*, iterations that follow each other without a pause and differ only in the passing of time. A *stay* in
+the decode cohort is `(first tick, ticks)`, and tick k is the k-th iteration that decoded, so the token times of a stay
+are a slice of the ticks' end times; a prompt's completion is an *emission* in one iteration. `previous` is the
+iteration that gave the request its token before, -1 if none.
 """
 
 from __future__ import annotations
@@ -12,19 +13,19 @@ from array import array
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+
+from simulator.trace import Ints
 
 FINISHED, REJECTED, STALLED = range(3)
 STATUS_NAMES = ("finished", "rejected", "stalled")
 
-ITERATION_COLUMNS = (
+STRETCH_COLUMNS = (
+    "iteration",
     "start_ns",
-    "end_ns",
     "num_decodes",
     "num_prefills",
     "prefill_tokens",
     "kv_tokens",
-    "free_blocks",
     "running",
     "waiting",
 )
@@ -46,10 +47,59 @@ class RunLog:
     """Rows of integers, appended by `.extend` of a tuple: a cheap growing table that numpy reads without a copy."""
 
     def __init__(self) -> None:
-        self.iterations = array("q")
+        self.end_ns = array("q")
+        self.free_blocks = array("q")
+        self.stretches = array("q")
         self.stays = array("q")
         self.emissions = array("q")
         self.requests = array("q")
+
+
+class Iterations:
+    """The iterations of a run by column (int64): those of a stretch, `end_ns` and `free_blocks`.
+
+    A column is made when it is asked for, whole (`iterations[name]`) or for a range of iterations, since a long run
+    has more iterations than memory should hold columns. `start_ns` and `kv_tokens` advance within a stretch: each
+    iteration starts when the one before it ends, and has the tokens more that it decodes.
+    """
+
+    def __init__(self, end_ns: Ints, free_blocks: Ints, stretches: dict[str, Ints]) -> None:
+        self._recorded = {"end_ns": end_ns, "free_blocks": free_blocks}
+        self._stretches = stretches
+        self._bounds = np.append(stretches["iteration"], len(end_ns))
+
+    def __len__(self) -> int:
+        return len(self._recorded["end_ns"])
+
+    def __getitem__(self, name: str) -> Ints:
+        return self.column(name, 0, len(self))
+
+    def column(self, name: str, start: int, stop: int) -> Ints:
+        """Iterations `start` to `stop` (not included) of one column. O(stop - start), and O(log stretches)."""
+        if name in self._recorded:
+            return self._recorded[name][start:stop]
+        if stop <= start:
+            return np.empty(0, np.int64)
+        first = int(np.searchsorted(self._bounds, start, side="right")) - 1
+        last = int(np.searchsorted(self._bounds, stop, side="left"))
+        bounds = self._bounds[first : last + 1].clip(start, stop)
+        values = np.repeat(self._stretches[name][first:last], np.diff(bounds))
+        if name == "start_ns":
+            self._chain(values, bounds, start, stop)
+        elif name == "kv_tokens":
+            decodes = self.column("num_decodes", start, stop)
+            began = np.repeat(self._bounds[first:last], np.diff(bounds))
+            values += decodes * (np.arange(start, stop) - began)
+        return values
+
+    def _chain(self, starts_ns: Ints, bounds: Ints, start: int, stop: int) -> None:
+        """Replace the start times of all but the first iteration of each stretch."""
+        follows = np.ones(stop - start, bool)
+        follows[bounds[:-1] - start] = False
+        if bounds[0] > self._bounds[np.searchsorted(self._bounds, start, side="right") - 1]:
+            follows[0] = True  # the range begins within a stretch
+        places = np.flatnonzero(follows)
+        starts_ns[places] = self._recorded["end_ns"][places + (start - 1)]
 
 
 @dataclass(frozen=True)
@@ -57,16 +107,22 @@ class LoggedRun:
     """The log as numpy columns by name (int64), the reasons of requests that could not run, the blocks that could be
     handed out, and the time the GPU idled although requests were in the system."""
 
-    iterations: dict[str, NDArray[np.int64]]
-    stays: dict[str, NDArray[np.int64]]
-    emissions: dict[str, NDArray[np.int64]]
-    requests: dict[str, NDArray[np.int64]]
+    iterations: Iterations
+    stays: dict[str, Ints]
+    emissions: dict[str, Ints]
+    requests: dict[str, Ints]
     reasons: dict[int, str]
     total_blocks: int
     bubble_ns: int
 
 
-def as_columns(rows: array[int], names: tuple[str, ...]) -> dict[str, NDArray[np.int64]]:
+def as_columns(rows: array[int], names: tuple[str, ...]) -> dict[str, Ints]:
     """The flat rows as one int64 view a column."""
     table = np.frombuffer(rows, dtype=np.int64).reshape(-1, len(names)) if rows else np.empty((0, len(names)), np.int64)
     return {name: table[:, column] for column, name in enumerate(names)}
+
+
+def as_iterations(log: RunLog) -> Iterations:
+    """The log's iterations; the arrays are views of it."""
+    end_ns, free_blocks = (as_columns(rows, ("value",))["value"] for rows in (log.end_ns, log.free_blocks))
+    return Iterations(end_ns, free_blocks, as_columns(log.stretches, STRETCH_COLUMNS))

@@ -5,9 +5,10 @@ asynchronous scheduling do); what a finished request holds is released when its 
 touch the prefill chunks and the requests that join or leave, never each running decode.
 """
 
+from collections import deque
 from collections.abc import Sequence
 
-from simulator.core import Batch, Policy, Request, StepCosts, View
+from simulator.core import DECODES_ONLY, Batch, Policy, Request, StepCosts, View
 from simulator.decodes import Decodes
 from simulator.errors import PolicyError
 from simulator.prefix import PrefixBlocks
@@ -15,7 +16,6 @@ from simulator.queues import FcfsQueue, SortedQueue
 from simulator.runlog import (
     EMISSION_COLUMNS,
     FINISHED,
-    ITERATION_COLUMNS,
     REJECTED,
     REQUEST_COLUMNS,
     STALLED,
@@ -23,6 +23,7 @@ from simulator.runlog import (
     LoggedRun,
     RunLog,
     as_columns,
+    as_iterations,
 )
 
 Step = tuple[int, Sequence[Request]]
@@ -30,6 +31,8 @@ Step = tuple[int, Sequence[Request]]
 
 A tuple, since one is made for every iteration.
 """
+
+_NO_END = 2**62
 
 
 class Scheduler:
@@ -53,6 +56,7 @@ class Scheduler:
         self.policy = policy
         self._plan = policy.plan
         self._step_ns = costs.step_ns
+        self._decode_ns = costs.decode_ns
         self._model_length = policy.model_length
         self._give_up = give_up_on_impossible
         self._block_size = block_size
@@ -70,7 +74,10 @@ class Scheduler:
         self.preemptions = 0
         self.bubble_ns = 0
         self.log = RunLog()
-        self._log_iteration = self.log.iterations.extend
+        self._log_end = self.log.end_ns.append
+        self._log_free = self.log.free_blocks.append
+        self._log_stretch = self.log.stretches.extend
+        self._batch = DECODES_ONLY
         self.reasons: dict[int, str] = {}
         self._last_tick = -1
         self._arrived = 0
@@ -92,16 +99,23 @@ class Scheduler:
     def schedule(self, now_ns: int, gpu_free_ns: int = 0) -> Step | None:
         """Plan, book and log the next step; None if the policy schedules nothing.
 
-        It starts now or, with a step under way, when the GPU is free. Flat, because it runs millions of times.
+        It starts now or, with a step under way, when the GPU is free.
         """
         view, decodes = self.view, self.decodes
         view.now_ns = now_ns
-        view.decode_blocks = decode_blocks = decodes.openers[-decodes.clock % self._block_size]
+        view.decode_blocks = decodes.openers[-decodes.clock % self._block_size]
         batch = self._plan(view)
         if batch is None:
             return None
         if batch.__class__ is not Batch:
             raise PolicyError(f"{self._name}.plan returned {batch!r}; it must be a Batch or None")
+        self._batch = batch
+        return self._book(batch, now_ns, gpu_free_ns)
+
+    def _book(self, batch: Batch, now_ns: int, gpu_free_ns: int) -> Step:
+        """Carry out a batch. Flat, because it runs millions of times."""
+        view, decodes = self.view, self.decodes
+        decode_blocks = decodes.blocks_to_open()
         iteration = self.iterations
         self.iterations = iteration + 1
         chosen = batch.decodes
@@ -147,11 +161,89 @@ class Scheduler:
             raise PolicyError(f"{self._name} returned an empty batch; return None to schedule nothing")
         start_ns = now_ns if now_ns > gpu_free_ns else gpu_free_ns
         end_ns = start_ns + self._step_ns(decoding, context, priced)
+        self._log_end(end_ns)
+        self._log_free(free_blocks)
         running, waiting = len(view.running), len(self.waiting)
-        self._log_iteration(
-            (start_ns, end_ns, decoding, len(priced), prefill_tokens, self.kv_tokens, free_blocks, running, waiting)
+        self._log_stretch(
+            (iteration, start_ns, decoding, len(priced), prefill_tokens, self.kv_tokens, running, waiting)
         )
         return end_ns, finishing
+
+    def coast(self, flying: deque[Step], until_ns: float) -> None:
+        """Repeat the last batch for as long as its promise holds, up to the first plan at `until_ns` or later.
+
+        `flying`, the steps under way, is the engine's and stays as long as it is: the next step is booked at the moment
+        at which the oldest completes.
+        """
+        decodes, ends_ns, depth = self.decodes, self.log.end_ns, len(flying)
+        until_finish = self._batch.holds == Batch.UNTIL_FINISH
+        if self._batch.holds == Batch.ONCE or self._prefixes is not None or decodes.late:
+            return
+        first = self.iterations - depth
+        finishes = deque((first + place, step[1]) for place, step in enumerate(flying) if step[1])
+        while decodes.count and ends_ns[-depth] < until_ns and not (until_finish and finishes):
+            if finishes and finishes[0][0] == self.iterations - depth:
+                self.complete(finishes.popleft()[1])
+            steps = finishes[0][0] + depth - self.iterations if finishes else _NO_END
+            if not self._coast_undisturbed(steps, depth, until_ns):
+                break
+            if decodes.clock in decodes.finish_at:
+                finishes.append((self.iterations - 1, self._settle()))
+        if self.iterations > first + depth:
+            flying.clear()
+            flying.extend((end_ns, ()) for end_ns in ends_ns[-depth:])
+            for iteration, finishing in finishes:
+                place = iteration - self.iterations
+                flying[place] = (ends_ns[place], finishing)
+
+    def _coast_undisturbed(self, steps: int, depth: int, until_ns: float) -> int:
+        """Up to `steps` steps in which nothing but time passes, to the first that gives a last token; returns how many.
+
+        Most steps are these, so they do the least.
+        """
+        decodes, ends_ns, openers, block_size = self.decodes, self.log.end_ns, self.decodes.openers, self._block_size
+        log_end, log_free, finish_at, count = self._log_end, self._log_free, decodes.finish_at, decodes.count
+        price = self._decode_ns(count)
+        began = clock = decodes.clock
+        stop = clock + steps
+        context = decodes.birth_sum + count * clock
+        free_blocks, end_ns = self.view.free_blocks, ends_ns[-1]
+        while clock < stop and ends_ns[-depth] < until_ns:
+            opened = openers[-clock % block_size]
+            if free_blocks <= opened:
+                break
+            clock += 1
+            free_blocks -= opened
+            context += count
+            end_ns += price(context)
+            log_end(end_ns)
+            log_free(free_blocks)
+            if clock in finish_at:
+                break
+        ticks = clock - began
+        if ticks:
+            self._log_coasted(ticks)
+            decodes.clock = clock
+            self.view.free_blocks = free_blocks
+        return ticks
+
+    def _log_coasted(self, ticks: int) -> None:
+        """The last `ticks` iterations go on with the logged stretch, or are one of their own."""
+        rows, count, running = self.log.stretches, self.decodes.count, len(self.view.running)
+        if rows[-6] != count or rows[-5] or rows[-2] != running:
+            start_ns, waiting = self.log.end_ns[-ticks - 1], len(self.waiting)
+            self._log_stretch((self.iterations, start_ns, count, 0, 0, self.kv_tokens + count, running, waiting))
+        self.kv_tokens += ticks * count
+        self.iterations += ticks
+        self._last_tick = self.iterations - 1
+
+    def _settle(self) -> list[Request]:
+        """Those who got their last token in the last tick decode no longer."""
+        finishing = self.decodes.settle()
+        for request in finishing:
+            self._close_stay(request)
+            request.state = Request.FINISHING
+        return finishing
 
     def complete(self, finishing: Sequence[Request]) -> None:
         """A step's outputs are there: release what the requests that it finishes hold."""
@@ -185,7 +277,7 @@ class Scheduler:
         """Everything logged so far, as columns; the arrays are views of the log."""
         log = self.log
         return LoggedRun(
-            as_columns(log.iterations, ITERATION_COLUMNS),
+            as_iterations(log),
             as_columns(log.stays, STAY_COLUMNS),
             as_columns(log.emissions, EMISSION_COLUMNS),
             as_columns(log.requests, REQUEST_COLUMNS),

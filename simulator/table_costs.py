@@ -11,7 +11,7 @@ and `steps_beyond_*` count the steps whose contexts were concerned.
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import exp, log
 
@@ -51,6 +51,7 @@ class TableCosts:
         hybrid = attention[with_decodes & with_prefill]
         self._riding = _riding_surface(hybrid, self._prefill, scale, self._decode, table.name)
         self._prefill_ns: dict[tuple[int, int], float] = {}
+        self._decodes_alone: dict[int, Callable[[int], int]] = {}
         self.grid = GridRange(
             int(rows["tokens"].max()),
             int(rows["sequences"].max()),
@@ -64,13 +65,10 @@ class TableCosts:
 
     def step_ns(self, decodes: int, decode_context: int, chunks: Sequence[tuple[int, int]]) -> int:
         """See `StepCosts.step_ns`."""
+        if not chunks:
+            return self.decode_ns(decodes)(decode_context) if decodes else 0
         if decode_context > decodes * self._longest_decode:
             self.steps_beyond_decode_context += 1
-        if not chunks:
-            if not decodes:
-                return 0
-            attention = self._decode.price(decodes, decode_context)
-            return int(self._tokens_ns(decodes) + self._sequences_ns(decodes) + attention)
         tokens, before = decodes, 0
         attention = 0.0
         for chunk in chunks:
@@ -84,6 +82,27 @@ class TableCosts:
         if decodes:
             attention += self._riding.price(decodes, decode_context)
         return int(self._tokens_ns(tokens) + self._sequences_ns(decodes + len(chunks)) + attention)
+
+    def decode_ns(self, decodes: int) -> Callable[[int], int]:
+        """See `StepCosts.decode_ns`."""
+        price = self._decodes_alone.get(decodes)
+        if price is None:
+            price = self._decodes_alone[decodes] = self._decode_price(decodes)
+        return price
+
+    def _decode_price(self, decodes: int) -> Callable[[int], int]:
+        fixed_ns = self._tokens_ns(decodes) + self._sequences_ns(decodes)
+        bounds, constants, slopes = self._decode.line(decodes)
+        constants = [fixed_ns + constant for constant in constants]
+        longest = decodes * self._longest_decode
+
+        def price(decode_context: int) -> int:
+            if decode_context > longest:
+                self.steps_beyond_decode_context += 1
+            place = bisect_right(bounds, decode_context)
+            return int(constants[place] + decode_context * slopes[place])
+
+        return price
 
     def _chunk_ns(self, chunk: tuple[int, int]) -> float:
         price = self._prefill_ns.get(chunk)
@@ -100,6 +119,10 @@ class TableCosts:
     def _sequences_ns(self, sequences: int) -> float:
         prices = self._sequence_ns
         return prices[sequences] if sequences < len(prices) else _continued(prices, sequences)
+
+
+Line = tuple[list[int], list[float], list[float]]
+"""A piecewise linear function: inner bounds of the pieces, and constant and slope of each. The outer ones go on."""
 
 
 class PrefillSurface:
@@ -157,26 +180,27 @@ class DecodeSurface:
             self._counts.append(int(str(count)))
             self._curves.append((medians.index.tolist(), (medians * scale).tolist()))
         self._knots = sorted({context for contexts, _ in self._curves for context in contexts})
-        self._lines: list[tuple[list[int], list[float], list[float]] | None] = []
+        self._lines: dict[int, Line] = {}
 
     def price(self, decodes: int, context_sum: int) -> float:
         """Nanoseconds of `decodes` decodes that attend to `context_sum` KV entries in total."""
-        while decodes >= len(self._lines):
-            self._lines.extend([None] * (len(self._lines) + 64))
-        sums, times, slopes = self._lines[decodes] or self._line_of(decodes)
-        place = bisect_right(sums, context_sum) - 1
-        if place < 0:
-            place = 0
-        return times[place] + (context_sum - sums[place]) * slopes[place]
+        bounds, constants, slopes = self.line(decodes)
+        place = bisect_right(bounds, context_sum)
+        return constants[place] + context_sum * slopes[place]
 
-    def _line_of(self, decodes: int) -> tuple[list[int], list[float], list[float]]:
+    def line(self, decodes: int) -> Line:
+        """The piecewise linear price of `decodes` decodes over the sum of their contexts."""
+        line = self._lines.get(decodes)
+        if line is None:
+            line = self._lines[decodes] = self._make_line(decodes)
+        return line
+
+    def _make_line(self, decodes: int) -> Line:
         times = [self._at(decodes, context) for context in self._knots]
         sums = [decodes * context for context in self._knots]
-        slopes = [(times[i + 1] - times[i]) / (sums[i + 1] - sums[i]) for i in range(len(sums) - 1)]
-        slopes.append(slopes[-1] if slopes else 0.0)
-        line = (sums, times, slopes)
-        self._lines[decodes] = line
-        return line
+        slopes = [(times[i + 1] - times[i]) / (sums[i + 1] - sums[i]) for i in range(len(sums) - 1)] or [0.0]
+        constants = [time - total * slope for time, total, slope in zip(times, sums, slopes, strict=False)]
+        return sums[1:-1], constants, slopes
 
     def _at(self, decodes: int, context: int) -> float:
         counts = self._counts

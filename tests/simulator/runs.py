@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from simulator.core import Batch, Policy, Request, StepCosts, View
+from simulator.core import DECODES_ONLY, Batch, Policy, Request, StepCosts, View
 from simulator.costs import LinearCosts
 from simulator.engine import simulate
 from simulator.metrics.summary import policy_result
@@ -21,8 +21,8 @@ ONE_SECOND_A_STEP = LinearCosts(fixed_ns=SECOND)
 
 
 class Watched:
-    """A policy whose decisions are spelled out: `steps[i]` maps request index to tokens, `victims[i]` lists who lost
-    its memory, in that step."""
+    """A policy that is asked in every step and whose decisions are spelled out: `steps[i]` maps request index to
+    tokens, `victims[i]` lists who lost its memory, in that step."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
@@ -40,6 +40,8 @@ class Watched:
             tokens.update((request.index, count) for request, count in batch.chunks)
             self.steps.append(tokens)
             self.victims.append([request.index for request in batch.preempted])
+            if batch.holds != Batch.ONCE:
+                return DECODES_ONLY
         return batch
 
 
