@@ -12,7 +12,16 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge
 
-from simulator.core import DECODES_ONLY, DECODES_UNTIL_ARRIVAL, DECODES_UNTIL_FINISH, Batch, PolicyBase, Request, Surroundings, View
+from simulator.core import (
+    DECODES_ONLY,
+    DECODES_UNTIL_ARRIVAL,
+    DECODES_UNTIL_FINISH,
+    Batch,
+    PolicyBase,
+    Request,
+    Surroundings,
+    View,
+)
 from simulator.prefix import PrefixBlocks, Trial
 
 GIB = 2**30

@@ -57,19 +57,17 @@ class Decodes:
             del self.finish_at[request.end_clock]
         self._retire(request)
 
-    def advance(self) -> list[Request]:
-        """One token for every request; returns those that have thereby got their last, which leave."""
+    def advance(self) -> bool:
+        """One token for every request; whether any has thereby got its last, and is to be settled."""
         self.clock = clock = self.clock + 1
         if clock in self.late:
             for request in self.late.pop(clock):
                 self.openers[request.birth % self._block_size] += 1
-        return self.settle()
+        return clock in self.finish_at
 
     def settle(self) -> list[Request]:
-        """Those who got their last token in the tick that brought the clock where it is; they leave."""
-        finished = self.finish_at.pop(self.clock, None)
-        if finished is None:
-            return _NOBODY
+        """Those who got their last token in the tick that brought the clock where it is, at least one; they leave."""
+        finished = self.finish_at.pop(self.clock)
         for request in finished:
             self._retire(request)
         return finished
@@ -95,6 +93,3 @@ class Decodes:
             self.late[opens_at].remove(request)
         else:
             self.openers[request.birth % self._block_size] -= 1
-
-
-_NOBODY: list[Request] = []

@@ -1,14 +1,15 @@
 """Applies a policy's decisions: queues, paged KV memory and progress of all requests, one step at a time.
 
 Progress is booked when a step is scheduled (so that the next one can be planned while it runs, as engines with
-asynchronous scheduling do); what a finished request holds is released when its last step completes. Ordinary steps
-touch the prefill chunks and the requests that join or leave, never each running decode.
+asynchronous scheduling do); what a finished request holds is released when its last step completes. Steps complete in
+the order in which they were scheduled. Ordinary steps touch the prefill chunks and the requests that join or leave,
+never each running decode.
 """
 
 from collections import deque
 from collections.abc import Sequence
 
-from simulator.core import DECODES_ONLY, Batch, Policy, Request, StepCosts, View
+from simulator.core import Batch, Policy, Request, StepCosts, View
 from simulator.decodes import Decodes
 from simulator.errors import PolicyError
 from simulator.prefix import PrefixBlocks
@@ -25,12 +26,6 @@ from simulator.runlog import (
     as_columns,
     as_iterations,
 )
-
-Step = tuple[int, Sequence[Request]]
-"""A scheduled iteration under way: when it ends (nanoseconds), and the requests whose last token it samples.
-
-A tuple, since one is made for every iteration.
-"""
 
 _NO_END = 2**62
 
@@ -77,7 +72,12 @@ class Scheduler:
         self._log_end = self.log.end_ns.append
         self._log_free = self.log.free_blocks.append
         self._log_stretch = self.log.stretches.extend
-        self._batch = DECODES_ONLY
+        self._log_emission = self.log.emissions.extend
+        self._batch: Batch | None = None
+        self.under_way = 0
+        """Steps scheduled and not complete, all of them the last in the log."""
+        self._finishing: deque[tuple[int, list[Request]]] = deque()
+        """Iterations under way that sample somebody's last token, and whose."""
         self.reasons: dict[int, str] = {}
         self._last_tick = -1
         self._arrived = 0
@@ -96,118 +96,101 @@ class Scheduler:
         else:
             self._end(request, REJECTED, reason)
 
-    def schedule(self, now_ns: int, gpu_free_ns: int = 0) -> Step | None:
-        """Plan, book and log the next step; None if the policy schedules nothing.
+    def schedule(self, now_ns: int, gpu_free_ns: int = 0) -> int | None:
+        """Plan, book and log the next step; returns when it ends, or None if the policy schedules nothing.
 
         It starts now or, with a step under way, when the GPU is free.
         """
         view, decodes = self.view, self.decodes
         view.now_ns = now_ns
         view.decode_blocks = decodes.openers[-decodes.clock % self._block_size]
-        batch = self._plan(view)
+        self._batch = batch = self._plan(view)
         if batch is None:
             return None
         if batch.__class__ is not Batch:
             raise PolicyError(f"{self._name}.plan returned {batch!r}; it must be a Batch or None")
-        self._batch = batch
-        return self._book(batch, now_ns, gpu_free_ns)
+        return self._book(batch, now_ns if now_ns > gpu_free_ns else gpu_free_ns)
 
-    def _book(self, batch: Batch, now_ns: int, gpu_free_ns: int) -> Step:
+    def _book(self, batch: Batch, start_ns: int) -> int:
         """Carry out a batch. Flat, because it runs millions of times."""
         view, decodes = self.view, self.decodes
-        decode_blocks = decodes.blocks_to_open()
         iteration = self.iterations
         self.iterations = iteration + 1
+        self.under_way += 1
         chosen = batch.decodes
-        sitting_out: Sequence[Request] = ()
-        if self._prefixes is not None and batch.preempted:
-            self._trade(self._prefixes, batch)
-        if chosen or batch.preempted:
-            sitting_out = self._apply_irregular(batch)
-            decode_blocks = decodes.blocks_to_open()
-        if self._prefixes is not None and not batch.preempted:
-            self._allocate(self._prefixes, batch)
-        finishing: Sequence[Request] = ()
-        context = 0
-        decoding = decodes.count if chosen is None or chosen else 0
-        if decoding:
-            view.free_blocks -= decode_blocks
-            context = decodes.birth_sum + decoding * (decodes.clock + 1)
-            self.kv_tokens += decoding
-            finishing = decodes.advance()
+        irregular = chosen or batch.preempted or self._prefixes is not None
+        sitting_out = self._prepare(batch) if irregular else ()
+        count, context, finishing = decodes.count, 0, None
+        if count and (chosen is None or chosen):
+            view.free_blocks -= decodes.openers[-decodes.clock % self._block_size]
+            context = decodes.birth_sum + count * (decodes.clock + 1)
+            self.kv_tokens += count
             self._last_tick = iteration
-            if finishing:
-                for request in finishing:
-                    self._close_stay(request)
-                    request.state = Request.FINISHING
+            if decodes.advance():
+                finishing = self._settle()
+        else:
+            count = 0
         for request in sitting_out:
             decodes.join(request)
-        prefill_tokens = 0
-        priced: list[tuple[int, int]] = []
-        if batch.chunks:
-            finishing = list(finishing)
-            for request, tokens in batch.chunks:
-                priced.append((request.computed, tokens))
-                self._compute_chunk(request, tokens, iteration, finishing)
+        chunks, prefill_tokens = batch.chunks, 0
+        if chunks:
+            priced = []
+            for request, tokens in chunks:
+                priced.append((self._compute_chunk(request, tokens, iteration), tokens))
                 prefill_tokens += tokens
+                if request.state == Request.FINISHING:
+                    finishing = [*(finishing or ()), request]
+            end_ns = start_ns + self._step_ns(count, context, priced)
+        elif count:
+            end_ns = start_ns + self._decode_ns(count)(context)
+        elif batch.preempted:
+            end_ns = start_ns + self._step_ns(0, 0, ())
+        else:
+            raise PolicyError(f"{self._name} returned an empty batch; return None to schedule nothing")
+        if finishing:
+            self._finishing.append((iteration, finishing))
         if self._prefixes is not None:
             view.free_blocks = len(self._prefixes.free)
-        free_blocks = view.free_blocks
-        if free_blocks < 0:
-            raise PolicyError(f"{self._name} planned {-free_blocks} KV-cache blocks more than were free")
+        if view.free_blocks < 0:
+            raise PolicyError(f"{self._name} planned {-view.free_blocks} KV-cache blocks more than were free")
         if batch.preempted:
             self._break_livelock(batch.preempted[-1])
-        elif not decoding and not priced:
-            raise PolicyError(f"{self._name} returned an empty batch; return None to schedule nothing")
-        start_ns = now_ns if now_ns > gpu_free_ns else gpu_free_ns
-        end_ns = start_ns + self._step_ns(decoding, context, priced)
         self._log_end(end_ns)
-        self._log_free(free_blocks)
+        self._log_free(view.free_blocks)
         running, waiting = len(view.running), len(self.waiting)
-        self._log_stretch(
-            (iteration, start_ns, decoding, len(priced), prefill_tokens, self.kv_tokens, running, waiting)
-        )
-        return end_ns, finishing
+        self._log_stretch((iteration, start_ns, count, len(chunks), prefill_tokens, self.kv_tokens, running, waiting))
+        return end_ns
 
-    def coast(self, flying: deque[Step], until_ns: float) -> None:
+    def coast(self, until_ns: float) -> None:
         """Repeat the last batch for as long as its promise holds, up to the first plan at `until_ns` or later.
 
-        `flying`, the steps under way, is the engine's and stays as long as it is: the next step is booked at the moment
-        at which the oldest completes.
+        As many steps stay under way as are: whenever the oldest completes the next one is booked.
         """
-        decodes, ends_ns, depth = self.decodes, self.log.end_ns, len(flying)
-        until_finish = self._batch.holds == Batch.UNTIL_FINISH
-        if self._batch.holds == Batch.ONCE or self._prefixes is not None or decodes.late:
+        batch = self._batch
+        if batch is None or batch.holds == Batch.ONCE or self._prefixes is not None or self.decodes.late:
             return
-        first = self.iterations - depth
-        finishes = deque((first + place, step[1]) for place, step in enumerate(flying) if step[1])
-        while decodes.count and ends_ns[-depth] < until_ns and not (until_finish and finishes):
-            if finishes and finishes[0][0] == self.iterations - depth:
-                self.complete(finishes.popleft()[1])
-            steps = finishes[0][0] + depth - self.iterations if finishes else _NO_END
-            if not self._coast_undisturbed(steps, depth, until_ns):
-                break
+        decodes, ends_ns, depth, finishing = self.decodes, self.log.end_ns, self.under_way, self._finishing
+        while decodes.count and ends_ns[-depth] < until_ns:
+            if finishing and batch.holds == Batch.UNTIL_FINISH:
+                return
+            if finishing and finishing[0][0] + depth == self.iterations:
+                self._finish(finishing.popleft()[1])
+            steps = finishing[0][0] + depth - self.iterations if finishing else _NO_END
+            if not self._coast_undisturbed(steps, until_ns):
+                return
             if decodes.clock in decodes.finish_at:
-                finishes.append((self.iterations - 1, self._settle()))
-        if self.iterations > first + depth:
-            flying.clear()
-            flying.extend((end_ns, ()) for end_ns in ends_ns[-depth:])
-            for iteration, finishing in finishes:
-                place = iteration - self.iterations
-                flying[place] = (ends_ns[place], finishing)
+                finishing.append((self.iterations - 1, self._settle()))
 
-    def _coast_undisturbed(self, steps: int, depth: int, until_ns: float) -> int:
+    def _coast_undisturbed(self, steps: int, until_ns: float) -> int:
         """Up to `steps` steps in which nothing but time passes, to the first that gives a last token; returns how many.
 
         Most steps are these, so they do the least.
         """
-        decodes, ends_ns, openers, block_size = self.decodes, self.log.end_ns, self.decodes.openers, self._block_size
-        log_end, log_free, finish_at, count = self._log_end, self._log_free, decodes.finish_at, decodes.count
-        price = self._decode_ns(count)
-        began = clock = decodes.clock
-        stop = clock + steps
-        context = decodes.birth_sum + count * clock
-        free_blocks, end_ns = self.view.free_blocks, ends_ns[-1]
+        decodes, ends_ns, block_size, depth = self.decodes, self.log.end_ns, self._block_size, self.under_way
+        log_end, log_free, finish_at, openers = self._log_end, self._log_free, decodes.finish_at, decodes.openers
+        count, began = decodes.count, decodes.clock
+        price, clock, stop = self._decode_ns(count), began, began + steps
+        context, free_blocks, end_ns = decodes.birth_sum + count * clock, self.view.free_blocks, ends_ns[-1]
         while clock < stop and ends_ns[-depth] < until_ns:
             opened = openers[-clock % block_size]
             if free_blocks <= opened:
@@ -245,8 +228,19 @@ class Scheduler:
             request.state = Request.FINISHING
         return finishing
 
-    def complete(self, finishing: Sequence[Request]) -> None:
-        """A step's outputs are there: release what the requests that it finishes hold."""
+    def complete(self) -> Sequence[Request]:
+        """The outputs of the oldest step under way are there; returns the requests that it finishes.
+
+        What they hold is released.
+        """
+        self.under_way -= 1
+        if not self._finishing or self._finishing[0][0] != self.iterations - self.under_way - 1:
+            return ()
+        _, finishing = self._finishing.popleft()
+        self._finish(finishing)
+        return finishing
+
+    def _finish(self, finishing: Sequence[Request]) -> None:
         for request in finishing:
             if request.state == Request.FINISHING:
                 self._release(request)
@@ -290,8 +284,13 @@ class Scheduler:
     def _name(self) -> str:
         return type(self.policy).__name__
 
-    def _apply_irregular(self, batch: Batch) -> list[Request]:
-        """Preempt, and take the decodes that get no token out of the cohort; O(n) in running decodes."""
+    def _prepare(self, batch: Batch) -> list[Request]:
+        """Preempt, hand out blocks that have identities, and take the decodes that get no token out of the cohort.
+
+        Returns the latter. O(n) in running requests where the batch preempts or chooses decodes.
+        """
+        if self._prefixes is not None and batch.preempted:
+            self._trade(self._prefixes, batch)
         for request in batch.preempted:
             self._preempt(request)
         sitting_out: list[Request] = []
@@ -303,6 +302,8 @@ class Scheduler:
             sitting_out = [r for r in self.view.running if r.state == Request.DECODING and r not in chosen]
             for request in sitting_out:
                 self._leave_cohort(request)
+        if self._prefixes is not None and not batch.preempted:
+            self._allocate(self._prefixes, batch)
         return sitting_out
 
     def _allocate(self, pool: PrefixBlocks, batch: Batch) -> None:
@@ -346,30 +347,39 @@ class Scheduler:
         for request in victims:
             pool.release(request)
 
-    def _compute_chunk(self, request: Request, tokens: int, iteration: int, finishing: list[Request]) -> None:
-        view = self.view
+    def _compute_chunk(self, request: Request, tokens: int, iteration: int) -> int:
+        """Book a chunk of a prompt, admitting who waits; returns the context before it."""
+        view, block_size = self.view, self._block_size
         if request.state == Request.WAITING:
             self._admit(request, iteration)
-        left = request.known - request.computed
+        before = request.computed
+        left = request.known - before
         if request.state != Request.PREFILLING or not 0 < tokens <= left:
             self._refuse_chunk(request, tokens, left)
-        computed = request.computed + tokens
-        held = max(request.reserved_blocks, -(-request.computed // self._block_size))
-        view.free_blocks -= max(0, -(-computed // self._block_size) - held)
+        computed = before + tokens
+        held, needed = -(-before // block_size), -(-computed // block_size)
+        if held < request.reserved_blocks:
+            held = request.reserved_blocks
+        if needed > held:
+            view.free_blocks -= needed - held
         request.computed = computed
         self.kv_tokens += tokens
-        if computed == request.known:
-            del view.prefilling[request]
-            request.generated += 1
-            if request.first_token < 0:
-                request.first_token = iteration
-            self.log.emissions.extend((request.index, iteration, request.last_token))
-            request.last_token = iteration
-            if request.generated < request.target_tokens:
-                self.decodes.join(request)
-            else:
-                request.state = Request.FINISHING
-                finishing.append(request)
+        if tokens == left:
+            self._sample_first(request, iteration)
+        return before
+
+    def _sample_first(self, request: Request, iteration: int) -> None:
+        """The prompt is complete, which samples a token."""
+        del self.view.prefilling[request]
+        request.generated += 1
+        if request.first_token < 0:
+            request.first_token = iteration
+        self._log_emission((request.index, iteration, request.last_token))
+        request.last_token = iteration
+        if request.generated < request.target_tokens:
+            self.decodes.join(request)
+        else:
+            request.state = Request.FINISHING
 
     def _admit(self, request: Request, iteration: int) -> None:
         view = self.view

@@ -129,10 +129,9 @@ class Replay:
             scheduler.arrive(self.coming.pop())
         order, decoding, waited = list(view.running), set(view.decoding_requests()), list(view.waiting)
         kv_before = {request: view.context_tokens(request) for request in order}
-        step = scheduler.schedule(self.now)
-        finishing = step[1] if step else ()
+        end_ns = scheduler.schedule(self.now)
         batch = self.planned or Batch()
-        decodes = () if step is None else (decoding if batch.decodes is None else batch.decodes)
+        decodes = () if end_ns is None else (decoding if batch.decodes is None else batch.decodes)
         tokens = {request: 1 for request in decodes if request not in batch.preempted}
         tokens.update(batch.chunks)
         admitted = [request for request, _ in batch.chunks if request in waited]
@@ -144,7 +143,7 @@ class Replay:
         context = sum((hits[r] if r in hits else kv_before[r]) + tokens[r] for r in lined_up)
         record = {
             "t": self.now,
-            "dt": step[0] - self.now if step else self.costs.fixed_ns,
+            "dt": self.costs.fixed_ns if end_ns is None else end_ns - self.now,
             "add": added,
             "s": [r.index if tokens[r] == 1 else [r.index, tokens[r]] for r in lined_up],
             "new": [r.index for r in admitted if r.preemptions == 0],
@@ -157,7 +156,7 @@ class Replay:
             "wait": len(view.waiting),
             "free": view.free_blocks,
         }
-        scheduler.complete(finishing)
+        finishing = () if end_ns is None else scheduler.complete()
         record["fin"] = [request.index for request in lined_up if request in finishing]
         record["free2"] = view.free_blocks
         self.now += record["dt"]

@@ -18,7 +18,7 @@ import gzip
 import json
 import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +95,8 @@ class Replay:
         self.requests = len(self.coming)
         self.late_ns = window_ns
         self.early_ns = window_ns if self.policy.async_scheduling else 0  # else client and engine share one clock
-        self.flying: deque[tuple[int, Sequence[Request]]] = deque()
+        self.flying: deque[tuple[int, bool]] = deque()
+        """The end of each step under way, and whether it runs anything."""
         self.overruled: dict[int, int] = {}
         """By how much (ns) the queue lengths overruled the clocks, by request."""
 
@@ -116,8 +117,7 @@ class Replay:
         }
         context = {request: view.context_tokens(request) for request in view.running}
         decoding = view.decoding_requests()
-        step = self.scheduler.schedule(start)
-        self.flying.append((row["end"], step[1] if step else ()))
+        self.flying.append((row["end"], self.scheduler.schedule(start) is not None))
         return simulated | self._composition(context, decoding)
 
     def left_over(self) -> int:
@@ -128,7 +128,8 @@ class Replay:
     def _complete(self, now: int | None) -> None:
         """Apply the outputs of the steps that are complete by `now` (None: of all)."""
         while self.flying and (now is None or self.flying[0][0] <= now):
-            self.scheduler.complete(self.flying.popleft()[1])
+            if self.flying.popleft()[1]:
+                self.scheduler.complete()
 
     def _let_arrive(self, row: Row) -> None:
         """Queue the requests that this step can know, as the module's docstring says."""
