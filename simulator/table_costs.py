@@ -13,7 +13,8 @@ and `steps_beyond_*` count the steps whose contexts were concerned.
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import exp, log
+from itertools import pairwise
+from math import log
 
 import numpy as np
 import pandas as pd
@@ -50,7 +51,6 @@ class TableCosts:
         self._decode = DecodeSurface(attention[with_decodes & ~with_prefill], scale, table.name)
         hybrid = attention[with_decodes & with_prefill]
         self._riding = _riding_surface(hybrid, self._prefill, scale, self._decode, table.name)
-        self._prefill_ns: dict[tuple[int, int], float] = {}
         self._decodes_alone: dict[int, Callable[[int], int]] = {}
         self.grid = GridRange(
             int(rows["tokens"].max()),
@@ -71,10 +71,11 @@ class TableCosts:
             self.steps_beyond_decode_context += 1
         tokens, before = decodes, 0
         attention = 0.0
-        for chunk in chunks:
-            tokens += chunk[1]
-            before = max(before, chunk[0])
-            attention += self._chunk_ns(chunk)
+        for context, new in chunks:
+            tokens += new
+            if context > before:
+                before = context
+            attention += self._prefill.price(context, new)
         if before > self.grid.prefill_context:
             self.steps_beyond_prefill_context += 1
         if len(chunks) > 1:  # one kernel call, so its fixed cost is paid once
@@ -104,14 +105,6 @@ class TableCosts:
 
         return price
 
-    def _chunk_ns(self, chunk: tuple[int, int]) -> float:
-        price = self._prefill_ns.get(chunk)
-        if price is None:
-            if len(self._prefill_ns) > 1_000_000:
-                self._prefill_ns.clear()
-            price = self._prefill_ns[chunk] = self._prefill.price(*chunk)
-        return price
-
     def _tokens_ns(self, tokens: int) -> float:
         prices = self._token_ns
         return prices[tokens] if tokens < len(prices) else _continued(prices, tokens)
@@ -136,31 +129,51 @@ class PrefillSurface:
         if rows.empty:
             raise InputError("no prefill attention rows", path=name)
         self._chunks: list[int] = []
-        self._curves: list[tuple[list[int], list[float]]] = []
+        self._lines: list[Line] = []
         for chunk, group in rows[rows["prefills"] == 1].groupby("prefill_tokens"):
             medians = group.groupby("prefill_context")["time_us"].median()
             self._chunks.append(int(str(chunk)))
-            self._curves.append((medians.index.tolist(), (medians * scale).tolist()))
-        self.floor_ns = min(times[0] for _, times in self._curves)
+            self._lines.append(_context_line(medians.index.tolist(), (medians * scale).tolist(), self._chunks[-1]))
+        self._per_log = [1 / log(high / low) for low, high in pairwise(self._chunks)]
+        self._whole_prompts: list[float | None] = [None] * (self._chunks[-1] + 1)
+        self.floor_ns = min(self._at(place, 0) for place in range(len(self._chunks)))
 
     def price(self, context: int, tokens: int) -> float:
         """Nanoseconds of `tokens` new tokens after `context` cached ones."""
+        if context or tokens >= len(self._whole_prompts):
+            return self._interpolated(context, tokens)
+        price = self._whole_prompts[tokens]
+        if price is None:
+            price = self._whole_prompts[tokens] = self._interpolated(0, tokens)
+        return price
+
+    def _interpolated(self, context: int, tokens: int) -> float:
         chunks = self._chunks
-        above = min(max(bisect_right(chunks, tokens), 1), len(chunks) - 1)
         if len(chunks) == 1:
             return self._at(0, context) * max(1.0, tokens / chunks[0])
         if tokens <= chunks[0]:
             return self._at(0, context)
+        above = bisect_right(chunks, tokens, 1, len(chunks) - 1)
         low, high = self._at(above - 1, context), self._at(above, context)
-        share = log(tokens / chunks[above - 1]) / log(chunks[above] / chunks[above - 1])
-        return low * exp(share * log(high / low))
+        return float(low * (high / low) ** (log(tokens / chunks[above - 1]) * self._per_log[above - 1]))
 
     def _at(self, place: int, context: int) -> float:
-        contexts, times = self._curves[place]
-        if len(contexts) == 1:  # only measured without context: the area gives the growth
-            chunk = self._chunks[place]
-            return times[0] * (context + chunk / 2) / (contexts[0] + chunk / 2)
-        return _line(contexts, times, context)
+        bounds, constants, slopes = self._lines[place]
+        piece = bisect_right(bounds, context)
+        return constants[piece] + context * slopes[piece]
+
+
+def _context_line(contexts: list[int], times: list[float], chunk: int) -> Line:
+    """The attention of a chunk as a function of the context before it.
+
+    Measured at one context only: the area gives the growth.
+    """
+    if len(contexts) == 1:
+        slope = times[0] / (contexts[0] + chunk / 2)
+        return [], [slope * chunk / 2], [slope]
+    slopes = [(high - low) / (b - a) for (a, b), (low, high) in zip(pairwise(contexts), pairwise(times), strict=True)]
+    constants = [time - context * slope for time, context, slope in zip(times, contexts, slopes, strict=False)]
+    return contexts[1:-1], constants, slopes
 
 
 class DecodeSurface:

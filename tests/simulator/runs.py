@@ -5,14 +5,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from simulator.core import DECODES_ONLY, Batch, Policy, Request, StepCosts, View
 from simulator.costs import LinearCosts
 from simulator.engine import simulate
 from simulator.metrics.summary import policy_result
 from simulator.metrics.tokens import token_times_ns
-from simulator.results import PolicyResult
+from simulator.results import PolicyResult, Table
 from simulator.runlog import LoggedRun
 from simulator.trace import Trace
 
@@ -64,7 +63,7 @@ class Outcome:
         return [[time / SECOND for time in times] for times in token_times_ns(self.log, len(self.trace))]
 
     @property
-    def iterations(self) -> pd.DataFrame:
+    def iterations(self) -> Table:
         return self.result.iterations
 
     def column(self, name: str) -> list[Any]:
