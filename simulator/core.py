@@ -90,9 +90,10 @@ class Batch:
     `chunks`: `(request, tokens)` for prefilling requests, and for waiting ones, which are thereby admitted, in this
     order. `preempted`: running requests that lose their KV cache and wait again, in order of preemption. `undone`:
     `(request, tokens)` that such a request had been given in this very step; only prefix caches remember it.
+    `rejected`: `(request, reason)` for waiting requests that are dropped now.
     """
 
-    __slots__ = ("chunks", "decodes", "preempted", "undone")
+    __slots__ = ("chunks", "decodes", "preempted", "rejected", "undone")
 
     def __init__(
         self,
@@ -100,11 +101,13 @@ class Batch:
         decodes: Sequence[Request] | None = None,
         preempted: Sequence[Request] = (),
         undone: Sequence[tuple[Request, int]] = (),
+        rejected: Sequence[tuple[Request, str]] = (),
     ) -> None:
         self.chunks = chunks
         self.decodes = decodes
         self.preempted = preempted
         self.undone = undone
+        self.rejected = rejected
 
 
 DECODES_ONLY = Batch()
@@ -119,6 +122,7 @@ class View:
         "decode_blocks",
         "decodes",
         "free_blocks",
+        "last_prefills",
         "now_ns",
         "prefilling",
         "prefixes",
@@ -141,6 +145,8 @@ class View:
         """All running requests in order of admission, a resumed one at the end."""
         self.prefilling: dict[Request, None] = {}
         """Running requests whose prompt is not complete, in order of admission."""
+        self.last_prefills = 0
+        """Prefill chunks of the step before this one."""
         self.now_ns = 0
         self.prefixes: PrefixBlocks | None = None
         """The pool with block identities; None unless the policy caches prefixes and the trace has some."""

@@ -113,6 +113,8 @@ class Scheduler:
             decode_blocks = decodes.blocks_to_open()
         if self._prefixes is not None and not batch.preempted:
             self._allocate(self._prefixes, batch)
+        if batch.rejected:
+            self._reject(batch.rejected)
         finishing: Sequence[Request] = ()
         context = 0
         decoding = decodes.count if chosen is None or chosen else 0
@@ -141,9 +143,10 @@ class Scheduler:
         free_blocks = view.free_blocks
         if free_blocks < 0:
             raise PolicyError(f"{self._name} planned {-free_blocks} KV-cache blocks more than were free")
+        view.last_prefills = len(priced)
         if batch.preempted:
             self._break_livelock(batch.preempted[-1])
-        elif not decoding and not priced:
+        elif not decoding and not priced and not batch.rejected:
             raise PolicyError(f"{self._name} returned an empty batch; return None to schedule nothing")
         start_ns = now_ns if now_ns > gpu_free_ns else gpu_free_ns
         end_ns = start_ns + self._step_ns(decoding, context, priced)
@@ -197,6 +200,14 @@ class Scheduler:
     @property
     def _name(self) -> str:
         return type(self.policy).__name__
+
+    def _reject(self, rejected: Sequence[tuple[Request, str]]) -> None:
+        """Drop waiting requests that the policy has given up only now."""
+        for request, reason in rejected:
+            if request.state != Request.WAITING:
+                raise PolicyError(f"{self._name} rejects {request!r}, which is not waiting")
+            self.waiting.remove(request)
+            self._end(request, REJECTED, reason)
 
     def _apply_irregular(self, batch: Batch) -> list[Request]:
         """Preempt, and take the decodes that get no token out of the cohort; O(n) in running decodes."""
@@ -314,7 +325,7 @@ class Scheduler:
         request.state = Request.WAITING
         hopeless = -(-request.known // self._block_size) > self.view.total_blocks
         if self._give_up and (hopeless or self.policy.rejects(request, self.view) is not None):
-            self._end(request, STALLED, f"grew to {request.known} tokens, more than the KV cache can take back")
+            self._end(request, STALLED, f"grew to {request.known} tokens, more than can be admitted again")
         else:
             self.waiting.put_back(request)
 
