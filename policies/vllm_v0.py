@@ -31,7 +31,7 @@ class VllmV0(PromptBlocks):
 
     @property
     def model_length(self) -> int | None:
-        """Generation ends when prompt and output together reach it (in vLLM; Sarathi-Serve's copy goes on)."""
+        """Output is cut where prompt and output together reach it; Sarathi-Serve's copy has no such limit."""
         return self.max_model_len
 
     def rejects(self, request: Request, view: View) -> str | None:
