@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge
 
+from policies._memory import whole_prompts
 from simulator.core import DECODES_UNTIL_ARRIVAL, DECODES_UNTIL_FINISH, Batch, PolicyBase, Request, View
 
 
@@ -39,16 +40,10 @@ class Orca(PolicyBase):
         decoding = view.decodes.count
         if not view.waiting:
             return DECODES_UNTIL_ARRIVAL if decoding else None
-        free, running = view.free_blocks - view.decode_blocks, len(view.running)
-        chunks: list[tuple[Request, int]] = []
-        for request in view.waiting:
-            blocks = -(-self.reserve_tokens(request) // view.block_size)
-            full = running >= self.max_batch_size or len(chunks) == (self.max_prefills_per_batch or -1)
-            if full or blocks > free:
-                break
-            chunks.append((request, request.known))
-            free -= blocks
-            running += 1
+        slots = self.max_batch_size - len(view.running)
+        if self.max_prefills_per_batch:
+            slots = min(slots, self.max_prefills_per_batch)
+        chunks = whole_prompts(self, view, view.free_blocks - view.decode_blocks, slots)
         if chunks:
             return Batch(chunks)
         return DECODES_UNTIL_FINISH if decoding else None

@@ -89,11 +89,12 @@ class Batch:
     this iteration (O(n) in running requests).
     `chunks`: `(request, tokens)` for prefilling requests, and for waiting ones, which are thereby admitted, in this
     order. `preempted`: running requests that lose their KV cache and wait again, in order of preemption. `undone`:
-    `(request, tokens)` that such a request had been given in this very step; only prefix caches remember it. `holds`
-    says until when the policy would decide the same again, see `DECODES_UNTIL_ARRIVAL`.
+    `(request, tokens)` that such a request had been given in this very step; only prefix caches remember it.
+    `rejected`: `(request, reason)` for waiting requests that are dropped now. `holds` says until when the policy would
+    decide the same again, see `DECODES_UNTIL_ARRIVAL`.
     """
 
-    __slots__ = ("chunks", "decodes", "holds", "preempted", "undone")
+    __slots__ = ("chunks", "decodes", "holds", "preempted", "rejected", "undone")
 
     ONCE, UNTIL_FINISH, UNTIL_ARRIVAL = range(3)
 
@@ -103,12 +104,14 @@ class Batch:
         decodes: Sequence[Request] | None = None,
         preempted: Sequence[Request] = (),
         undone: Sequence[tuple[Request, int]] = (),
+        rejected: Sequence[tuple[Request, str]] = (),
         holds: int = ONCE,
     ) -> None:
         self.chunks = chunks
         self.decodes = decodes
         self.preempted = preempted
         self.undone = undone
+        self.rejected = rejected
         self.holds = holds
 
 
@@ -132,6 +135,7 @@ class View:
         "decode_blocks",
         "decodes",
         "free_blocks",
+        "last_prefills",
         "now_ns",
         "prefilling",
         "prefixes",
@@ -154,6 +158,8 @@ class View:
         """All running requests in order of admission, a resumed one at the end."""
         self.prefilling: dict[Request, None] = {}
         """Running requests whose prompt is not complete, in order of admission."""
+        self.last_prefills = 0
+        """Prefill chunks of the step before this one."""
         self.now_ns = 0
         self.prefixes: PrefixBlocks | None = None
         """The pool with block identities; None unless the policy caches prefixes and the trace has some."""

@@ -122,7 +122,7 @@ class Scheduler:
         self.iterations = iteration + 1
         self.under_way += 1
         chosen = batch.decodes
-        irregular = chosen or batch.preempted or self._prefixes is not None
+        irregular = chosen or batch.preempted or batch.rejected or self._prefixes is not None
         sitting_out = self._prepare(batch) if irregular else ()
         count, context, finishing = decodes.count, 0, None
         if count and (chosen is None or chosen):
@@ -147,7 +147,7 @@ class Scheduler:
             end_ns = start_ns + self._step_ns(count, context, priced)
         elif count:
             end_ns = start_ns + self._decode_ns(count)(context)
-        elif batch.preempted:
+        elif batch.preempted or batch.rejected:
             end_ns = start_ns + self._step_ns(0, 0, ())
         else:
             raise PolicyError(f"{self._name} returned an empty batch; return None to schedule nothing")
@@ -159,6 +159,7 @@ class Scheduler:
             raise PolicyError(f"{self._name} planned {-view.free_blocks} KV-cache blocks more than were free")
         if batch.preempted:
             self._break_livelock(batch.preempted[-1])
+        view.last_prefills = len(chunks)
         self._log_end(end_ns)
         self._log_free(view.free_blocks)
         running, waiting = len(view.running), len(self.waiting)
@@ -291,8 +292,16 @@ class Scheduler:
     def _name(self) -> str:
         return type(self.policy).__name__
 
+    def _reject(self, rejected: Sequence[tuple[Request, str]]) -> None:
+        """Drop waiting requests that the policy has given up only now."""
+        for request, reason in rejected:
+            if request.state != Request.WAITING:
+                raise PolicyError(f"{self._name} rejects {request!r}, which is not waiting")
+            self.waiting.remove(request)
+            self._end(request, REJECTED, reason)
+
     def _prepare(self, batch: Batch) -> list[Request]:
-        """Preempt, hand out blocks that have identities, and take the decodes that get no token out of the cohort.
+        """Preempt, reject, hand out blocks with identities, and take the decodes that get no token out of the cohort.
 
         Returns the latter. O(n) in running requests where the batch preempts or chooses decodes.
         """
@@ -300,6 +309,7 @@ class Scheduler:
             self._trade(self._prefixes, batch)
         for request in batch.preempted:
             self._preempt(request)
+        self._reject(batch.rejected)
         sitting_out: list[Request] = []
         if batch.decodes:
             chosen = set(batch.decodes)
@@ -423,7 +433,7 @@ class Scheduler:
         request.state = Request.WAITING
         hopeless = -(-request.known // self._block_size) > self.view.total_blocks
         if self._give_up and (hopeless or self.policy.rejects(request, self.view) is not None):
-            self._end(request, STALLED, f"grew to {request.known} tokens, more than the KV cache can take back")
+            self._end(request, STALLED, f"grew to {request.known} tokens, more than can be admitted again")
         else:
             self.waiting.put_back(request)
 

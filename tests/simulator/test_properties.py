@@ -176,7 +176,8 @@ def test_preemptions_are_counted(run: Run) -> None:
 
 @for_any_run
 def test_budget_is_kept(run: Run) -> None:
-    """vLLM: tokens of a step; Sarathi-Serve: decodes and chunks unless decodes alone exceed it; SARATHI: chunks."""
+    """vLLM: tokens of a step; Sarathi-Serve: decodes and chunks unless decodes alone exceed it; SARATHI and those that
+    run prefills and decodes apart: chunks."""
     rows = run.log.iterations
     tokens = rows["num_decodes"] + rows["prefill_tokens"]
     policy: Any = run.policy
@@ -187,22 +188,42 @@ def test_budget_is_kept(run: Run) -> None:
         assert (rows["num_prefills"] <= policy.max_prefills_per_batch).all()
     elif run.name == "sarathi":
         assert (tokens[rows["num_prefills"] > 0] <= policy.chunk_size).all()
-    elif policy.max_prefills_per_batch:
+    elif run.name == "orca" and policy.max_prefills_per_batch:
         assert (rows["num_prefills"] <= policy.max_prefills_per_batch).all()
+    elif run.name in ("simple_chunking", "vllm_v0"):
+        budget = policy.chunk_size if run.name == "simple_chunking" else policy.max_num_batched_tokens
+        assert (rows["prefill_tokens"] <= budget).all()
+
+
+@for_any_run
+def test_prefills_and_decodes_apart(run: Run) -> None:
+    """Only Orca, SARATHI and vLLM since version 1 mix them in a step."""
+    if run.name in ("static", "simple_chunking", "vllm_v0"):
+        rows = run.log.iterations
+        assert not ((rows["num_prefills"] > 0) & (rows["num_decodes"] > 0)).any()
+
+
+@for_any_run
+def test_static_batches_start_when_the_last_one_has_ended(run: Run) -> None:
+    """A step of prefills runs nobody else."""
+    if run.name == "static":
+        rows = run.log.iterations
+        starts = rows["num_prefills"] > 0
+        assert (rows["running"][starts] == rows["num_prefills"][starts]).all()
 
 
 @for_any_run
 def test_number_of_sequences_is_kept(run: Run) -> None:
     """Never more running requests than the policy allows."""
     policy: Any = run.policy
-    limit = policy.max_batch_size if run.name == "orca" else policy.max_num_seqs
+    limit = policy.max_batch_size if run.name in ("orca", "static") else policy.max_num_seqs
     assert (run.log.iterations["running"] <= limit).all()
 
 
 @for_any_run
-def test_orca_never_preempts(run: Run) -> None:
+def test_reserving_policies_never_preempt(run: Run) -> None:
     """What is reserved for the whole request cannot run out."""
-    if run.name == "orca":
+    if run.name in ("orca", "static"):
         assert sum(run.requests["preemptions"]) == 0
         assert set(run.requests["status"]) <= {FINISHED, REJECTED}
 
@@ -236,7 +257,10 @@ def everything(view: View) -> Snapshot:
     decodes = view.decodes
     requests = [*view.running, *view.waiting]
     return (
-        [getattr(view, name) for name in ("block_size", "total_blocks", "free_blocks", "decode_blocks", "now_ns")],
+        [
+            getattr(view, name)
+            for name in ("block_size", "total_blocks", "free_blocks", "decode_blocks", "last_prefills", "now_ns")
+        ],
         [request.index for request in view.waiting],
         [request.index for request in view.running],
         [request.index for request in view.prefilling],
@@ -317,6 +341,10 @@ MISTAKES: list[tuple[Callable[[View], Batch], str]] = [
     (
         lambda view: Batch(decodes=[decoding(view)], preempted=[decoding(view)]),
         "Misbehaving decodes request 0 (20 + 5 tokens), which is not decoding",
+    ),
+    (
+        lambda view: Batch(rejected=[(decoding(view), "of no use")]),
+        "Misbehaving rejects request 0 (20 + 5 tokens), which is not waiting",
     ),
     (lambda _: Batch(decodes=()), "Misbehaving returned an empty batch; return None to schedule nothing"),
 ]
