@@ -184,7 +184,7 @@ def resume(out: Path, metadata: TableMetadata) -> Measured:
         then, now = getattr(table.metadata, name), getattr(metadata, name)
         if then != now:
             raise InputError(f"--resume would mix measurements: {then} then, {now} now", path=path, key=name)
-    records = table.rows.to_dict("records")
+    records = table.frame().to_dict("records")
     return Measured({_point_of(row): {str(key): value for key, value in row.items()} for row in records})
 
 

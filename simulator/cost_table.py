@@ -13,20 +13,26 @@ One row is one measured point of one operator. Times are of one call of the oper
 RMS norms with their residual adds, rotary embedding and the KV-cache write.
 """
 
+import csv
 import hashlib
+import io
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-import pandas as pd
 import yaml
 from annotated_types import Ge, Gt
+from numpy.typing import NDArray
 
 from simulator.bundled import bundled_files, resolve
 from simulator.errors import InputError, nearest
 from simulator.models import ModelShape, refuse_unpriceable
 from simulator.validation import parse
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SCHEMA = 1
 TOKEN_OPERATORS = ("qkv_proj", "o_proj", "mlp", "elementwise", "embedding")
@@ -85,7 +91,7 @@ class TableMetadata:
     seconds: Annotated[float, Gt(0)] | None = None
 
 
-def write_table(path: Path, rows: pd.DataFrame, metadata: TableMetadata) -> None:
+def write_table(path: Path, rows: "pd.DataFrame", metadata: TableMetadata) -> None:
     """Write `rows` (columns COLUMNS) to `path` (.csv) and `metadata` beside it (.yaml), each whole or not at all."""
     rows = rows.reindex(columns=list(COLUMNS))
     for column in (*PLACE_COLUMNS, "repeats"):
@@ -104,12 +110,18 @@ def _replace(path: Path, text: str) -> None:
 
 @dataclass(frozen=True)
 class CostTable:
-    """A table in memory: `rows` (columns COLUMNS), where it came from, and the SHA-256 of its CSV."""
+    """A table in memory: `rows` (arrays by name, those of COLUMNS), where it came from, and the SHA-256 of its CSV."""
 
     name: str
-    rows: pd.DataFrame
+    rows: Mapping[str, NDArray[Any]]
     metadata: TableMetadata
     sha256: str
+
+    def frame(self) -> "pd.DataFrame":
+        """The rows as a data frame."""
+        import pandas as pd
+
+        return pd.DataFrame(dict(self.rows))
 
 
 def read_table(path: Path, name: str | None = None) -> CostTable:
@@ -123,10 +135,10 @@ def read_table(path: Path, name: str | None = None) -> CostTable:
         raise InputError("no such file", path=path)
     content = path.read_bytes()
     try:
-        rows = pd.read_csv(path)
-    except (ValueError, pd.errors.ParserError) as error:
-        raise InputError(f"not a CSV table: {' '.join(str(error).split())}", path=path) from None
-    _check_rows(rows, path)
+        header, *lines = csv.reader(io.StringIO(content.decode(), newline=""), strict=True)
+    except (ValueError, csv.Error) as error:
+        raise InputError(f"not a CSV table: {error}", path=path) from None
+    rows = _checked_rows(header, lines, path)
     return CostTable(name or str(path), rows, metadata, hashlib.sha256(content).hexdigest())
 
 
@@ -147,26 +159,45 @@ def read_metadata(path: Path) -> TableMetadata:
     return parse(TableMetadata, raw, path=path)
 
 
-def _check_rows(rows: pd.DataFrame, path: Path) -> None:
+def _checked_rows(header: Sequence[str], lines: Sequence[Sequence[str]], path: Path) -> dict[str, NDArray[Any]]:
+    """The columns; InputError where one is missing or a field is not what it should be."""
     for column in COLUMNS:
-        if column not in rows.columns and column not in ("repeats", "sm_mhz"):
-            raise InputError(
-                f"column missing; {nearest(column, map(str, rows.columns), 'columns')}", path=path, key=column
-            )
-    if rows.empty:
+        if column not in header and column not in ("repeats", "sm_mhz"):
+            raise InputError(f"column missing; {nearest(column, header, 'columns')}", path=path, key=column)
+    if not lines:
         raise InputError("no rows", path=path)
-    unknown = ~rows["operator"].isin(OPERATORS)
-    if unknown.any():
-        line = int(np.flatnonzero(unknown)[0])
-        operator = str(rows["operator"].iloc[line])
-        hint = nearest(operator, OPERATORS, "operators")
-        raise InputError(f'unknown operator "{operator}"; {hint}', path=path, line=line + 2, key="operator")
-    for column in (*PLACE_COLUMNS, *TIME_COLUMNS):
-        values = pd.to_numeric(rows[column], errors="coerce")
-        bad = ~np.isfinite(values) | (values < 0) | ((values == 0) & (column == "time_us"))
-        if bad.any():
-            line = int(np.flatnonzero(bad)[0])
-            raise InputError(f"not a measurement: {rows[column].iloc[line]!r}", path=path, line=line + 2, key=column)
+    for line, fields in enumerate(lines, 2):
+        if len(fields) != len(header):
+            raise InputError(f"{len(fields)} fields where the header has {len(header)}", path=path, line=line)
+    fields_of = dict(zip(header, zip(*lines, strict=True), strict=True))
+    for line, operator in enumerate(fields_of["operator"], 2):
+        if operator not in OPERATORS:
+            hint = nearest(operator, OPERATORS, "operators")
+            raise InputError(f'unknown operator "{operator}"; {hint}', path=path, line=line, key="operator")
+    rows: dict[str, NDArray[Any]] = {"operator": np.array(fields_of["operator"])}
+    for column in PLACE_COLUMNS:
+        rows[column] = np.array(_measures(fields_of[column], column, path), dtype=np.int64)
+    for column in TIME_COLUMNS:
+        rows[column] = np.array(_measures(fields_of[column], column, path))
+    for column in ("repeats", "sm_mhz"):
+        if column in header:
+            rows[column] = np.array([float(field or "nan") for field in fields_of[column]])
+    return rows
+
+
+def _measures(fields: Sequence[str], column: str, path: Path) -> list[float]:
+    """The numbers of a column: finite, not negative, and times above 0."""
+    numbers = []
+    for line, text in enumerate(fields, 2):
+        try:
+            number = float(text)
+        except ValueError:
+            number = float("nan")
+        whole = column in TIME_COLUMNS or number == np.floor(number)
+        if not (np.isfinite(number) and number >= 0 and whole) or (number == 0 and column == "time_us"):
+            raise InputError(f"not a measurement: {text!r}", path=path, line=line, key=column)
+        numbers.append(number)
+    return numbers
 
 
 def table_names() -> dict[str, Path]:

@@ -11,13 +11,14 @@ and `steps_beyond_*` count the steps whose contexts were concerned.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import log
+from typing import Any
 
 import numpy as np
-import pandas as pd
+from numpy.typing import NDArray
 
 from simulator.cost_table import TOKEN_OPERATORS, CostTable
 from simulator.errors import InputError
@@ -44,12 +45,12 @@ class TableCosts:
         rows, layers = table.rows, table.metadata.model.num_hidden_layers
         self._token_ns = _token_prices(rows, layers, table.name)
         self._sequence_ns = _sequence_prices(rows, table.name)
-        attention = rows[rows["operator"] == "attention"]
+        attention = _only(rows, rows["operator"] == "attention")
         with_prefill, with_decodes = attention["prefills"] > 0, attention["decodes"] > 0
         scale = layers * _NS_PER_US
-        self._prefill = PrefillSurface(attention[with_prefill & ~with_decodes], scale, table.name)
-        self._decode = DecodeSurface(attention[with_decodes & ~with_prefill], scale, table.name)
-        hybrid = attention[with_decodes & with_prefill]
+        self._prefill = PrefillSurface(_only(attention, with_prefill & ~with_decodes), scale, table.name)
+        self._decode = DecodeSurface(_only(attention, with_decodes & ~with_prefill), scale, table.name)
+        hybrid = _only(attention, with_decodes & with_prefill)
         self._riding = _riding_surface(hybrid, self._prefill, scale, self._decode, table.name)
         self._decodes_alone: dict[int, Callable[[int], int]] = {}
         self.grid = GridRange(
@@ -93,15 +94,15 @@ class TableCosts:
 
     def _decode_price(self, decodes: int) -> Callable[[int], int]:
         fixed_ns = self._tokens_ns(decodes) + self._sequences_ns(decodes)
-        bounds, constants, slopes = self._decode.line(decodes)
+        starts, constants, slopes = self._decode.line(decodes)
         constants = [fixed_ns + constant for constant in constants]
         longest = decodes * self._longest_decode
 
         def price(decode_context: int) -> int:
             if decode_context > longest:
                 self.steps_beyond_decode_context += 1
-            place = bisect_right(bounds, decode_context)
-            return int(constants[place] + decode_context * slopes[place])
+            piece = bisect_right(starts, decode_context)
+            return int(constants[piece] + decode_context * slopes[piece])
 
         return price
 
@@ -115,7 +116,42 @@ class TableCosts:
 
 
 Line = tuple[list[int], list[float], list[float]]
-"""A piecewise linear function: inner bounds of the pieces, and constant and slope of each. The outer ones go on."""
+"""A piecewise linear function: where each piece but the first begins, and the constant and slope of each."""
+
+
+def line_through(x: Sequence[int], y: Sequence[float]) -> Line:
+    """The line through points of ascending `x` from 0 on and positive `y`.
+
+    Outside them the nearest piece goes on, but it neither gets below 0 on the left nor falls on the right.
+    """
+    slopes = [(high - low) / (b - a) for (a, b), (low, high) in zip(pairwise(x), pairwise(y), strict=True)] or [0.0]
+    left = max(0.0, y[0] - x[0] * slopes[0])
+    slopes = [(y[0] - left) / x[0] if x[0] else slopes[0], *slopes, max(0.0, slopes[-1])]
+    starts = [(0, left), *zip(x, y, strict=True)]
+    if len(x) == 1:
+        del slopes[1]
+    return list(x), [value - at * slope for (at, value), slope in zip(starts, slopes, strict=True)], slopes
+
+
+Rows = Mapping[str, NDArray[Any]]
+"""Rows of a cost table: arrays of equal length by column."""
+
+
+def _only(rows: Rows, wanted: NDArray[np.bool_]) -> Rows:
+    return {name: column[wanted] for name, column in rows.items()}
+
+
+def _medians(places: NDArray[Any], times: NDArray[Any]) -> tuple[list[int], list[float]]:
+    """The places in ascending order, and the median time at each."""
+    distinct = np.unique(places)
+    return distinct.tolist(), [float(np.median(times[places == place])) for place in distinct]
+
+
+def value_at(line: Line, at: int) -> float:
+    """The value of a piecewise linear function."""
+    starts, constants, slopes = line
+    piece = bisect_right(starts, at)
+    return constants[piece] + at * slopes[piece]
 
 
 class PrefillSurface:
@@ -125,15 +161,17 @@ class PrefillSurface:
     measured contexts a straight line (it grows with the area).
     """
 
-    def __init__(self, rows: pd.DataFrame, scale: float, name: str) -> None:
-        if rows.empty:
+    def __init__(self, rows: Rows, scale: float, name: str) -> None:
+        rows = _only(rows, rows["prefills"] == 1)
+        if not len(rows["prefills"]):
             raise InputError("no prefill attention rows", path=name)
         self._chunks: list[int] = []
         self._lines: list[Line] = []
-        for chunk, group in rows[rows["prefills"] == 1].groupby("prefill_tokens"):
-            medians = group.groupby("prefill_context")["time_us"].median()
-            self._chunks.append(int(str(chunk)))
-            self._lines.append(_context_line(medians.index.tolist(), (medians * scale).tolist(), self._chunks[-1]))
+        for chunk in np.unique(rows["prefill_tokens"]).tolist():
+            group = _only(rows, rows["prefill_tokens"] == chunk)
+            contexts, times = _medians(group["prefill_context"], group["time_us"] * scale)
+            self._chunks.append(chunk)
+            self._lines.append(_context_line(contexts, times, chunk))
         self._per_log = [1 / log(high / low) for low, high in pairwise(self._chunks)]
         self._whole_prompts: list[float | None] = [None] * (self._chunks[-1] + 1)
         self.floor_ns = min(self._at(place, 0) for place in range(len(self._chunks)))
@@ -155,12 +193,12 @@ class PrefillSurface:
             return self._at(0, context)
         above = bisect_right(chunks, tokens, 1, len(chunks) - 1)
         low, high = self._at(above - 1, context), self._at(above, context)
+        if low <= 0 or high <= 0:  # noise made a line fall to 0 outside what was measured
+            return max(low, high)
         return float(low * (high / low) ** (log(tokens / chunks[above - 1]) * self._per_log[above - 1]))
 
     def _at(self, place: int, context: int) -> float:
-        bounds, constants, slopes = self._lines[place]
-        piece = bisect_right(bounds, context)
-        return constants[piece] + context * slopes[piece]
+        return value_at(self._lines[place], context)
 
 
 def _context_line(contexts: list[int], times: list[float], chunk: int) -> Line:
@@ -171,9 +209,7 @@ def _context_line(contexts: list[int], times: list[float], chunk: int) -> Line:
     if len(contexts) == 1:
         slope = times[0] / (contexts[0] + chunk / 2)
         return [], [slope * chunk / 2], [slope]
-    slopes = [(high - low) / (b - a) for (a, b), (low, high) in zip(pairwise(contexts), pairwise(times), strict=True)]
-    constants = [time - context * slope for time, context, slope in zip(times, contexts, slopes, strict=False)]
-    return contexts[1:-1], constants, slopes
+    return line_through(contexts, times)
 
 
 class DecodeSurface:
@@ -183,23 +219,24 @@ class DecodeSurface:
     mean context. The line for a number of decodes is made once, when first asked for.
     """
 
-    def __init__(self, rows: pd.DataFrame, scale: float, name: str, *, column: str = "time_us") -> None:
-        if rows.empty:
+    def __init__(self, rows: Rows, scale: float, name: str) -> None:
+        if not len(rows["decodes"]):
             raise InputError("no decode attention rows", path=name)
         self._counts: list[int] = []
-        self._curves: list[tuple[list[int], list[float]]] = []
-        for count, group in rows.groupby("decodes"):
-            medians = group.groupby("decode_context")[column].median()
-            self._counts.append(int(str(count)))
-            self._curves.append((medians.index.tolist(), (medians * scale).tolist()))
-        self._knots = sorted({context for contexts, _ in self._curves for context in contexts})
+        self._curves: list[Line] = []
+        knots = set[int]()
+        for count in np.unique(rows["decodes"]).tolist():
+            group = _only(rows, rows["decodes"] == count)
+            contexts, times = _medians(group["decode_context"], group["time_us"] * scale)
+            self._counts.append(count)
+            self._curves.append(line_through(contexts, times))
+            knots.update(contexts)
+        self._knots = sorted(knots)
         self._lines: dict[int, Line] = {}
 
     def price(self, decodes: int, context_sum: int) -> float:
         """Nanoseconds of `decodes` decodes that attend to `context_sum` KV entries in total."""
-        bounds, constants, slopes = self.line(decodes)
-        place = bisect_right(bounds, context_sum)
-        return constants[place] + context_sum * slopes[place]
+        return value_at(self.line(decodes), context_sum)
 
     def line(self, decodes: int) -> Line:
         """The piecewise linear price of `decodes` decodes over the sum of their contexts."""
@@ -210,39 +247,33 @@ class DecodeSurface:
 
     def _make_line(self, decodes: int) -> Line:
         times = [self._at(decodes, context) for context in self._knots]
-        sums = [decodes * context for context in self._knots]
-        slopes = [(times[i + 1] - times[i]) / (sums[i + 1] - sums[i]) for i in range(len(sums) - 1)] or [0.0]
-        constants = [time - total * slope for time, total, slope in zip(times, sums, slopes, strict=False)]
-        return sums[1:-1], constants, slopes
+        return line_through([decodes * context for context in self._knots], times)
 
     def _at(self, decodes: int, context: int) -> float:
         counts = self._counts
         if len(counts) == 1:
-            return _line(*self._curves[0], context) * decodes / counts[0]
+            return value_at(self._curves[0], context) * decodes / counts[0]
         above = min(max(bisect_right(counts, decodes), 1), len(counts) - 1)
-        low, high = _line(*self._curves[above - 1], context), _line(*self._curves[above], context)
+        low, high = value_at(self._curves[above - 1], context), value_at(self._curves[above], context)
         share = (decodes - counts[above - 1]) / (counts[above] - counts[above - 1])
-        return low + share * (high - low)
+        return max(0.0, low + share * (high - low))
 
 
 def _riding_surface(
-    hybrid: pd.DataFrame, prefill: PrefillSurface, scale: float, decode: DecodeSurface, name: str
+    hybrid: Rows, prefill: PrefillSurface, scale: float, decode: DecodeSurface, name: str
 ) -> DecodeSurface:
     """What decodes add to a prefill in the same call: measured hybrid calls less the prefill alone.
 
     Without hybrid rows the decodes are priced as if they ran alone.
     """
-    if hybrid.empty:
+    if not len(hybrid["decodes"]):
         return decode
-    alone = [
-        prefill.price(int(context), int(tokens)) / scale
-        for context, tokens in zip(hybrid["prefill_context"], hybrid["prefill_tokens"], strict=True)
-    ]
-    added = hybrid.assign(added_us=(hybrid["time_us"] - alone).clip(lower=0.0))
-    return DecodeSurface(added, scale, name, column="added_us")
+    places = zip(hybrid["prefill_context"].tolist(), hybrid["prefill_tokens"].tolist(), strict=True)
+    alone = np.array([prefill.price(context, tokens) / scale for context, tokens in places])
+    return DecodeSurface({**hybrid, "time_us": np.maximum(hybrid["time_us"] - alone, 0.0)}, scale, name)
 
 
-def _token_prices(rows: pd.DataFrame, layers: int, name: str) -> list[float]:
+def _token_prices(rows: Rows, layers: int, name: str) -> list[float]:
     """Nanoseconds of everything that depends on the tokens of a step alone, by tokens; index 0 is unused."""
     points = {op: _points(rows, op, "tokens", name) for op in TOKEN_OPERATORS}
     tokens = np.arange(max(int(x[-1]) for x, _ in points.values()) + 1)
@@ -256,26 +287,18 @@ def _token_prices(rows: pd.DataFrame, layers: int, name: str) -> list[float]:
     return [float(value) for value in total * _NS_PER_US]
 
 
-def _sequence_prices(rows: pd.DataFrame, name: str) -> list[float]:
+def _sequence_prices(rows: Rows, name: str) -> list[float]:
     """Nanoseconds of final norm, LM head and sampling by the number of sequences."""
     x, y = _points(rows, "lm_head", "sequences", name)
     return [float(value) for value in np.interp(np.arange(int(x[-1]) + 1), x, y) * _NS_PER_US]
 
 
-def _points(rows: pd.DataFrame, operator: str, place: str, name: str) -> tuple[Floats, Floats]:
-    medians = rows[rows["operator"] == operator].groupby(place)["time_us"].median()
-    if medians.empty:
+def _points(rows: Rows, operator: str, place: str, name: str) -> tuple[Floats, Floats]:
+    rows = _only(rows, rows["operator"] == operator)
+    if not len(rows[place]):
         raise InputError("no rows of this operator", path=name, key=operator)
-    return medians.index.to_numpy(dtype=float), medians.to_numpy(dtype=float)
-
-
-def _line(x: list[int], y: list[float], at: int) -> float:
-    """Piecewise-linear interpolation, the last slopes continued outside; never below zero."""
-    if len(x) == 1:
-        return y[0]
-    above = min(max(bisect_right(x, at), 1), len(x) - 1)
-    slope = (y[above] - y[above - 1]) / (x[above] - x[above - 1])
-    return max(0.0, y[above - 1] + (at - x[above - 1]) * slope)
+    places, times = _medians(rows[place], rows["time_us"])
+    return np.array(places, dtype=float), np.array(times)
 
 
 def _continued(prices: list[float], at: int) -> float:

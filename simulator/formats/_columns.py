@@ -1,7 +1,7 @@
 """The kinds of column in a CSV trace: how one field is read, and how a whole clean column is read at once.
 
 `parse` is the rule: one field to one value, or a Fault that says what is wrong. `convert` takes a whole
-column, numbers as pandas parsed them or the fields as text, and must agree with `parse` on every field; it
+column, numbers as numpy parsed them or the fields as text, and must agree with `parse` on every field; it
 raises ValueError as soon as one is not clean, and the file is then read field by field.
 """
 

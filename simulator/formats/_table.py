@@ -7,12 +7,12 @@ fields, so that rows and lines correspond.
 import csv
 import io
 import itertools
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from simulator.errors import InputError, nearest
@@ -21,10 +21,6 @@ from simulator.formats._source import Source
 from simulator.trace import Ints
 
 _BLANK = "blank"
-_PANDAS = tuple(map(int, pd.__version__.split(".")[:2]))
-# Before 3.1 pandas' own float parser was off by the last bit in one number of ten.
-_EXACT: dict[str, Any] = {"float_precision": "round_trip"} if _PANDAS < (3, 1) else {}
-
 _BEGINS_NUMBER = np.isin(np.arange(256), list(b"0123456789+-."))
 
 csv.field_size_limit(2**31 - 1)  # by default 128 KiB, less than the block ids of a prompt of a million tokens
@@ -95,13 +91,14 @@ def _read_at_once(source: Source, columns: list[Column]) -> Table | None:
         return None
     try:
         _refuse_words(body, ends, columns)
-        with np.errstate(invalid="ignore"):  # pandas tries to cast 1e400, warns, and then refuses it
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", DeprecationWarning)  # numpy 1.26 takes 12.5 for the integer 12, and warns
             numbers = _numbers(body, columns)
         values = {
             column.name: column.convert(_texts(body, ends, place) if column.dtype is None else numbers[column.name])
             for place, column in enumerate(columns)
         }
-    except (ValueError, OverflowError):  # includes pandas' own parser errors
+    except (ValueError, OverflowError, DeprecationWarning):
         return None
     return Table(source, values, np.arange(len(ends), dtype=np.int64) + source.head_line + 1)
 
@@ -120,7 +117,7 @@ def _field_ends(body: bytes, width: int) -> Ints | None:
 
 
 def _refuse_words(body: bytes, ends: Ints, columns: list[Column]) -> None:
-    """ValueError if a field that is to be a number does not begin like one: pandas takes True for 1."""
+    """ValueError if a field that is to be a number does not begin like one, as infinity and blanks do not."""
     letters = np.frombuffer(body + b"\n", np.uint8)
     starts = np.append(0, ends.ravel()[:-1] + 1).reshape(ends.shape)
     numeric = [place for place, column in enumerate(columns) if column.dtype]
@@ -128,24 +125,11 @@ def _refuse_words(body: bytes, ends: Ints, columns: list[Column]) -> None:
         raise ValueError
 
 
-def _numbers(body: bytes, columns: list[Column]) -> dict[str, Any]:
-    """The columns with a dtype, parsed by pandas; ValueError if a field is not such a number."""
-    frame = pd.read_csv(
-        io.BytesIO(body),
-        header=None,
-        index_col=False,
-        names=[column.name for column in columns],
-        usecols=[column.name for column in columns if column.dtype],
-        dtype={column.name: column.dtype for column in columns if column.dtype},
-        na_filter=False,
-        quoting=csv.QUOTE_NONE,
-        low_memory=False,
-        **_EXACT,
-    )
-    numbers = {column.name: frame[column.name].to_numpy() for column in columns if column.dtype}
-    if any(numbers[column.name].dtype != column.dtype for column in columns if column.dtype):
-        raise ValueError  # older versions turn an integer beyond 64 bits into another type
-    return numbers
+def _numbers(body: bytes, columns: list[Column]) -> Any:
+    """The columns with a dtype, as a structured array; ValueError if a field is not such a number."""
+    numeric = [place for place, column in enumerate(columns) if column.dtype]
+    formats = np.dtype([(columns[place].name, columns[place].dtype) for place in numeric])
+    return np.loadtxt(io.BytesIO(body), formats, comments=None, delimiter=",", usecols=numeric, ndmin=1)
 
 
 def _texts(body: bytes, ends: Ints, place: int) -> list[str]:

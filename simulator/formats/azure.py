@@ -8,7 +8,6 @@ import re
 from datetime import UTC, datetime
 
 import numpy as np
-import pandas as pd
 
 from simulator.errors import InputError
 from simulator.formats._columns import Column, Fault, Tokens, shown
@@ -47,6 +46,8 @@ class Stamps(Column):
         return stamp_ns
 
     def convert(self, column: list[str]) -> Ints:
+        import pandas as pd  # takes longer to load than most traces take to read
+
         letters = np.array(column, dtype=f"S{len(_LAYOUT)}").view(np.uint8).reshape(len(column), len(_LAYOUT))
         if not all(np.isin(letters[:, place], allowed).all() for place, allowed in enumerate(_LAYOUT)):
             raise ValueError  # pandas also reads bare dates, "now" and more

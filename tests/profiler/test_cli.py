@@ -64,7 +64,7 @@ def test_an_interrupted_run_keeps_its_rows_and_resumes(profile, monkeypatch):
     assert result.exit_code == 1
     assert "9 of" in result.output
     assert "--resume" in result.output
-    assert len(read_table(unfinished_path(profile.out)).rows) == 9
+    assert len(read_table(unfinished_path(profile.out)).frame()) == 9
     assert not profile.out.exists()
     refused = profile()
     assert refused.exit_code == 2
@@ -73,7 +73,7 @@ def test_an_interrupted_run_keeps_its_rows_and_resumes(profile, monkeypatch):
     assert profile("--resume").exit_code == 0
     again = measured[before + controls : -controls]
     assert not set(kept) & set(again)
-    assert len(read_table(profile.out).rows) == len(kept) + len(again)
+    assert len(read_table(profile.out).frame()) == len(kept) + len(again)
     assert not unfinished_path(profile.out).exists()
 
 
