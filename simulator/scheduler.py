@@ -171,51 +171,42 @@ class Scheduler:
     def coast(self, until_ns: float) -> None:
         """Repeat the last batch for as long as its promise holds, up to the first plan at `until_ns` or later.
 
-        As many steps stay under way as are: whenever the oldest completes the next one is booked.
+        As many steps stay under way as are: whenever the oldest completes the next one is booked. Most steps are these,
+        so they do the least; flat, to look nothing up twice.
         """
-        batch = self._batch
-        if batch is None or batch.holds == Batch.ONCE or self._prefixes is not None or self.decodes.late:
+        batch, decodes, view, depth = self._batch, self.decodes, self.view, self.under_way
+        if batch is None or batch.holds == Batch.ONCE or self._prefixes is not None or decodes.late:
             return
-        decodes, ends_ns, depth, finishing = self.decodes, self.log.end_ns, self.under_way, self._finishing
+        ends_ns, log_end, log_free, block_size = self.log.end_ns, self._log_end, self._log_free, self._block_size
+        finish_at, openers, finishing = decodes.finish_at, decodes.openers, self._finishing
         while decodes.count and ends_ns[-depth] < until_ns:
             if finishing and batch.holds == Batch.UNTIL_FINISH:
                 return
             if finishing and finishing[0][0] + depth == self.iterations:
                 self._finish(finishing.popleft()[1])
-            steps = finishing[0][0] + depth - self.iterations if finishing else _NO_END
-            if not self._coast_undisturbed(steps, until_ns):
+            began = clock = decodes.clock
+            # Until the next who finish complete, steps differ in nothing but time.
+            stop = clock + finishing[0][0] + depth - self.iterations if finishing else _NO_END
+            count, free_blocks, end_ns = decodes.count, view.free_blocks, ends_ns[-1]
+            context, price = decodes.birth_sum + count * clock, self._decode_ns(count)
+            while clock < stop and ends_ns[-depth] < until_ns:
+                opened = openers[-clock % block_size]
+                if free_blocks <= opened:
+                    break
+                clock += 1
+                free_blocks -= opened
+                context += count
+                end_ns += price(context)
+                log_end(end_ns)
+                log_free(free_blocks)
+                if clock in finish_at:
+                    break
+            if clock == began:
                 return
-            if decodes.clock in decodes.finish_at:
-                finishing.append((self.iterations - 1, self._settle()))
-
-    def _coast_undisturbed(self, steps: int, until_ns: float) -> int:
-        """Up to `steps` steps in which nothing but time passes, to the first that gives a last token; returns how many.
-
-        Most steps are these, so they do the least.
-        """
-        decodes, ends_ns, block_size, depth = self.decodes, self.log.end_ns, self._block_size, self.under_way
-        log_end, log_free, finish_at, openers = self._log_end, self._log_free, decodes.finish_at, decodes.openers
-        count, began = decodes.count, decodes.clock
-        price, clock, stop = self._decode_ns(count), began, began + steps
-        context, free_blocks, end_ns = decodes.birth_sum + count * clock, self.view.free_blocks, ends_ns[-1]
-        while clock < stop and ends_ns[-depth] < until_ns:
-            opened = openers[-clock % block_size]
-            if free_blocks <= opened:
-                break
-            clock += 1
-            free_blocks -= opened
-            context += count
-            end_ns += price(context)
-            log_end(end_ns)
-            log_free(free_blocks)
+            decodes.clock, view.free_blocks = clock, free_blocks
+            self._log_coasted(clock - began)
             if clock in finish_at:
-                break
-        ticks = clock - began
-        if ticks:
-            self._log_coasted(ticks)
-            decodes.clock = clock
-            self.view.free_blocks = free_blocks
-        return ticks
+                finishing.append((self.iterations - 1, self._settle()))
 
     def _log_coasted(self, ticks: int) -> None:
         """The last `ticks` iterations go on with the logged stretch, or are one of their own."""
