@@ -15,6 +15,7 @@ from typing import Annotated
 from annotated_types import Ge
 
 from simulator.core import DECODES_ONLY, Batch, PolicyBase, Request, View
+from simulator.promises import Promises
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,19 @@ class Sarathi(PolicyBase):
         if blocks > usable:
             return f"prompt needs {blocks} KV-cache blocks at once, {usable} of {view.total_blocks} can be admitted"
         return None
+
+    @property
+    def promises(self) -> Promises:
+        """Decodes always run, so where they share the budget with chunks they alone may exceed it."""
+        budget = max(self.chunk_size, self.max_num_seqs)
+        return Promises(
+            token_budget=self.chunk_size + self.max_num_seqs if self.max_prefills_per_batch else budget,
+            prefill_budget=self.chunk_size,
+            max_prefills=self.max_prefills_per_batch or None,
+            sequence_limit=self.max_num_seqs,
+            work_conserving=True,
+            starvation_free=True,
+        )
 
     def plan(self, view: View) -> Batch | None:
         """The next iteration. O(prefilling + admitted) unless a decode lacks a block."""
