@@ -283,7 +283,7 @@ def waiting(view: View) -> Request:
     return next(iter(view.waiting))
 
 
-MISTAKES: list[tuple[Callable[[View], Batch], str]] = [
+MISTAKES: list[tuple[Callable[[View], Any], str]] = [
     (
         lambda view: Batch([(waiting(view), 31)]),
         "Misbehaving gave request 1 (30 + 5 tokens) 31 tokens; it has 30 left",
@@ -320,6 +320,7 @@ MISTAKES: list[tuple[Callable[[View], Batch], str]] = [
         lambda view: Batch(decodes=[decoding(view)], preempted=[decoding(view)]),
         "Misbehaving preempts and decodes request 0 (20 + 5 tokens) in one step",
     ),
+    (lambda _: [1], "Misbehaving.plan returned [1]; it must be a Batch or None"),
     (lambda _: Batch(decodes=()), "Misbehaving returned an empty batch; return None to schedule nothing"),
 ]
 
