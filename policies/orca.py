@@ -11,7 +11,8 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge
 
-from simulator.core import DECODES_ONLY, Batch, PolicyBase, Request, View
+from policies._memory import whole_prompts
+from simulator.core import DECODES_UNTIL_ARRIVAL, DECODES_UNTIL_FINISH, Batch, PolicyBase, Request, View
 from simulator.promises import Promises
 
 
@@ -50,17 +51,11 @@ class Orca(PolicyBase):
         """All decodes, and waiting prompts in order up to the first that does not fit; O(admitted)."""
         decoding = view.decodes.count
         if not view.waiting:
-            return DECODES_ONLY if decoding else None
-        free, running = view.free_blocks - view.decode_blocks, len(view.running)
-        chunks: list[tuple[Request, int]] = []
-        for request in view.waiting:
-            blocks = -(-self.reserve_tokens(request) // view.block_size)
-            full = running >= self.max_batch_size or len(chunks) == (self.max_prefills_per_batch or -1)
-            if full or blocks > free:
-                break
-            chunks.append((request, request.known))
-            free -= blocks
-            running += 1
+            return DECODES_UNTIL_ARRIVAL if decoding else None
+        slots = self.max_batch_size - len(view.running)
+        if self.max_prefills_per_batch:
+            slots = min(slots, self.max_prefills_per_batch)
+        chunks = whole_prompts(self, view, view.free_blocks - view.decode_blocks, slots)
         if chunks:
             return Batch(chunks)
-        return DECODES_ONLY if decoding else None
+        return DECODES_UNTIL_FINISH if decoding else None

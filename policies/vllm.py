@@ -6,17 +6,27 @@ to their known ones, running requests first in order of admission, then waiting 
 `scheduling_policy: priority` the least urgent) is preempted and later recomputed.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge
 
-from simulator.core import DECODES_ONLY, Batch, PolicyBase, Request, Surroundings, View
+from simulator.core import (
+    DECODES_ONLY,
+    DECODES_UNTIL_ARRIVAL,
+    DECODES_UNTIL_FINISH,
+    Batch,
+    PolicyBase,
+    Request,
+    Surroundings,
+    View,
+)
 from simulator.prefix import PrefixBlocks, Trial
 from simulator.promises import Promises
 
 GIB = 2**30
+_NO_BLOCKS: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -92,9 +102,12 @@ class Vllm(PolicyBase):
         )
 
     def rejects(self, request: Request, view: View) -> str | None:
-        """Besides what can never fit: a prompt that leaves no room for an output token."""
-        if request.prompt_tokens == self.max_model_len:
-            return f"prompt of {request.prompt_tokens} tokens, as long as max_model_len, leaves no room for output"
+        """What can never fit, and a prompt that leaves no room for an output token."""
+        length, prompt = self.max_model_len, request.prompt_tokens
+        if (length is None or prompt < length) and -(-prompt // view.block_size) <= view.total_blocks:
+            return None  # the usual answer, soon
+        if prompt == length:
+            return f"prompt of {prompt} tokens, as long as max_model_len, leaves no room for output"
         return super().rejects(request, view)
 
     def plan(self, view: View) -> Batch | None:
@@ -105,7 +118,7 @@ class Vllm(PolicyBase):
         if budget < 0 or free < 0:
             return self._walk(view)
         if not view.prefilling and not view.waiting:
-            return DECODES_ONLY if decoding else None
+            return DECODES_UNTIL_ARRIVAL if decoding else None
         chunks: list[tuple[Request, int]] = []
         for request in view.prefilling:
             tokens = self._wanted(request.known - request.computed, request.computed)
@@ -125,7 +138,9 @@ class Vllm(PolicyBase):
             self._admit(view, chunks, budget, free, len(view.running))
         if chunks:
             return Batch(chunks)
-        return DECODES_ONLY if decoding else None
+        if not decoding:
+            return None
+        return DECODES_ONLY if view.prefilling else DECODES_UNTIL_FINISH
 
     def _wanted(self, tokens: int, computed: int) -> int:
         if 0 < self.long_prefill_token_threshold < tokens:
@@ -137,31 +152,32 @@ class Vllm(PolicyBase):
     def _admit(self, view: View, chunks: list[tuple[Request, int]], budget: int, free: int, running: int) -> None:
         """Waiting requests in order, up to the first that does not fit."""
         trial = None if view.prefixes is None else self._running_step(view, view.prefixes, chunks)
-        hit_blocks, unheld = 0, list[int]()
+        block_size, threshold = view.block_size, self.long_prefill_token_threshold
+        hit_blocks, unheld = 0, _NO_BLOCKS
         for request in view.waiting:
             if budget <= 0 or running >= self.max_num_seqs:
                 return
             if trial is not None:
                 free = trial.free
                 hit_blocks, unheld = trial.hits(request)
-            hit = hit_blocks * view.block_size
-            tokens = request.known - hit
-            if 0 < self.long_prefill_token_threshold < tokens:
-                tokens = self.long_prefill_token_threshold
+            known, hit = request.known, hit_blocks * block_size
+            tokens = known - hit
+            if 0 < threshold < tokens:
+                tokens = threshold
             if tokens > budget:
                 if not self.enable_chunked_prefill:
                     return
                 tokens = budget
             others = len(unheld) - hit_blocks
-            if self.scheduler_reserve_full_isl and -(-request.known // view.block_size) + others > free:
+            if self.scheduler_reserve_full_isl and -(-known // block_size) + others > free:
                 return
-            blocks = -(-(hit + tokens) // view.block_size) + others
+            blocks = -(-(hit + tokens) // block_size) + others
             if blocks > free:
                 return
             if trial is not None:
                 trial.take(unheld)
                 trial.allocate(blocks - len(unheld))
-                trial.enter(request.keys[hit_blocks : (hit + tokens) // view.block_size])
+                trial.enter(request.keys[hit_blocks : (hit + tokens) // block_size])
             chunks.append((request, tokens))
             budget -= tokens
             free -= blocks

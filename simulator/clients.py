@@ -26,10 +26,17 @@ def requests_of(trace: Trace, block_size: int = 16, prefix_block_size: int = 16)
     A trace's `prefix_ids`, one per `prefix_block_size` tokens, become the keys of blocks of `block_size` tokens; one of
     the two sizes must be a multiple of the other.
     """
-    for request in _bare_requests(trace):
-        if trace.prefix_ids is not None:
-            ids = trace.prefix_ids[request.index]
-            request.keys = block_keys(ids, request.prompt_tokens, block_size, prefix_block_size)
+    if trace.prefix_ids is None:
+        return _bare_requests(trace)
+    return _with_keys(_bare_requests(trace), trace.prefix_ids, block_size, prefix_block_size)
+
+
+def _with_keys(
+    requests: Iterator[Request], prefix_ids: Sequence[Sequence[int]], block_size: int, prefix_block_size: int
+) -> Iterator[Request]:
+    for request in requests:
+        ids = prefix_ids[request.index]
+        request.keys = block_keys(ids, request.prompt_tokens, block_size, prefix_block_size)
         yield request
 
 

@@ -92,9 +92,13 @@ class Batch:
     `chunks`: `(request, tokens)` for prefilling requests, and for waiting ones, which are thereby admitted, in this
     order. `preempted`: running requests that lose their KV cache and wait again, in order of preemption. `undone`:
     `(request, tokens)` that such a request had been given in this very step; only prefix caches remember it.
+    `rejected`: `(request, reason)` for waiting requests that are dropped now. `holds` says until when the policy would
+    decide the same again, see `DECODES_UNTIL_ARRIVAL`.
     """
 
-    __slots__ = ("chunks", "decodes", "preempted", "undone")
+    __slots__ = ("chunks", "decodes", "holds", "preempted", "rejected", "undone")
+
+    ONCE, UNTIL_FINISH, UNTIL_ARRIVAL = range(3)
 
     def __init__(
         self,
@@ -102,15 +106,27 @@ class Batch:
         decodes: Sequence[Request] | None = None,
         preempted: Sequence[Request] = (),
         undone: Sequence[tuple[Request, int]] = (),
+        rejected: Sequence[tuple[Request, str]] = (),
+        holds: int = ONCE,
     ) -> None:
         self.chunks = chunks
         self.decodes = decodes
         self.preempted = preempted
         self.undone = undone
+        self.rejected = rejected
+        self.holds = holds
 
 
 DECODES_ONLY = Batch()
-"""Every decode and no prefill: what most iterations run."""
+"""Every decode and no prefill."""
+
+DECODES_UNTIL_ARRIVAL = Batch(holds=Batch.UNTIL_ARRIVAL)
+"""The same, and a promise that `plan` would say so again until a request arrives or fewer blocks are free than would
+leave one over after the iteration: right where nobody waits or prefills. The iterations that follow are run without
+asking, which is many times as fast."""
+
+DECODES_UNTIL_FINISH = Batch(holds=Batch.UNTIL_FINISH)
+"""The same, but only until a request finishes: right where those that wait are kept out by what others hold."""
 
 
 class View:
@@ -121,6 +137,7 @@ class View:
         "decode_blocks",
         "decodes",
         "free_blocks",
+        "last_prefills",
         "now_ns",
         "prefilling",
         "prefixes",
@@ -143,6 +160,8 @@ class View:
         """All running requests in order of admission, a resumed one at the end."""
         self.prefilling: dict[Request, None] = {}
         """Running requests whose prompt is not complete, in order of admission."""
+        self.last_prefills = 0
+        """Prefill chunks of the step before this one."""
         self.now_ns = 0
         self.prefixes: PrefixBlocks | None = None
         """The pool with block identities; None unless the policy caches prefixes and the trace has some."""
@@ -266,4 +285,8 @@ class StepCosts(Protocol):
     def step_ns(self, decodes: int, decode_context: int, chunks: Sequence[tuple[int, int]]) -> int:
         """GPU time of a step of `decodes` decodes whose context lengths after the step sum to `decode_context`, and
         of prefill chunks `(context_before, tokens)`. O(chunks)."""
+        ...
+
+    def decode_ns(self, decodes: int) -> Callable[[int], int]:
+        """GPU time of a step of `decodes` decodes alone, as a function of `decode_context`."""
         ...

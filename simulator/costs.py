@@ -1,6 +1,6 @@
 """Prices of steps in integer nanoseconds: a linear form for tests and teaching; `table_costs` for measured tables."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -28,3 +28,8 @@ class LinearCosts:
             tokens += new
             context += before + new
         return self.fixed_ns + self.per_token_ns * tokens + self.per_context_token_ns * context
+
+    def decode_ns(self, decodes: int) -> Callable[[int], int]:
+        """See `StepCosts.decode_ns`."""
+        fixed_ns, per_context_token_ns = self.fixed_ns + self.per_token_ns * decodes, self.per_context_token_ns
+        return lambda decode_context: fixed_ns + per_context_token_ns * decode_context

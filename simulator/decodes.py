@@ -12,7 +12,7 @@ from simulator.core import Request
 class Decodes:
     """Clock, counts and sums of the cohort; contexts in tokens."""
 
-    __slots__ = ("_block_size", "_finish_at", "_late", "birth_sum", "clock", "count", "groups", "openers")
+    __slots__ = ("_block_size", "birth_sum", "clock", "count", "finish_at", "groups", "late", "openers")
 
     def __init__(self, block_size: int) -> None:
         self.clock = 0
@@ -23,8 +23,10 @@ class Decodes:
         self.groups: list[dict[Request, None]] | None = None
         """Who opens a block when, where blocks have identities: members by the index of `openers`."""
         self._block_size = block_size
-        self._finish_at: dict[int, list[Request]] = {}
-        self._late: dict[int, list[Request]] = {}
+        self.finish_at: dict[int, list[Request]] = {}
+        """Who gets the last token in the tick that brings the clock to the key."""
+        self.late: dict[int, list[Request]] = {}
+        """Who begins to open blocks at that tick, having outgrown what was reserved."""
 
     def join(self, request: Request) -> None:
         """`request` (contexts up to `computed` held, `generated` tokens sampled) decodes from the next tick on."""
@@ -38,32 +40,34 @@ class Decodes:
         if self.groups is not None:
             self.groups[birth % self._block_size][request] = None
         self.birth_sum += birth
-        if end in self._finish_at:
-            self._finish_at[end].append(request)
+        if end in self.finish_at:
+            self.finish_at[end].append(request)
         else:
-            self._finish_at[end] = [request]
+            self.finish_at[end] = [request]
         spare = request.reserved_blocks * self._block_size - request.computed
         if spare < self._block_size:
             self.openers[birth % self._block_size] += 1
         elif clock + spare < end:  # reserved ahead: opens blocks only once it has outgrown the reservation
-            self._late.setdefault(clock + spare, []).append(request)
+            self.late.setdefault(clock + spare, []).append(request)
 
     def leave(self, request: Request) -> None:
         """`request` decodes no longer (preempted, or sitting out an iteration); its progress is written back."""
-        self._finish_at[request.end_clock].remove(request)
-        if not self._finish_at[request.end_clock]:
-            del self._finish_at[request.end_clock]
+        self.finish_at[request.end_clock].remove(request)
+        if not self.finish_at[request.end_clock]:
+            del self.finish_at[request.end_clock]
         self._retire(request)
 
-    def advance(self) -> list[Request]:
-        """One token for every request; returns those that have thereby got their last, which leave."""
+    def advance(self) -> bool:
+        """One token for every request; whether any has thereby got its last, and is to be settled."""
         self.clock = clock = self.clock + 1
-        if clock in self._late:
-            for request in self._late.pop(clock):
+        if clock in self.late:
+            for request in self.late.pop(clock):
                 self.openers[request.birth % self._block_size] += 1
-        finished = self._finish_at.pop(clock, None)
-        if finished is None:
-            return _NOBODY
+        return clock in self.finish_at
+
+    def settle(self) -> list[Request]:
+        """Those who got their last token in the tick that brought the clock where it is, at least one; they leave."""
+        finished = self.finish_at.pop(self.clock)
         for request in finished:
             self._retire(request)
         return finished
@@ -86,9 +90,6 @@ class Decodes:
         if spare >= self._block_size and opens_at >= request.end_clock:
             return  # never outgrew its reservation
         if spare >= self._block_size and opens_at > self.clock:
-            self._late[opens_at].remove(request)
+            self.late[opens_at].remove(request)
         else:
             self.openers[request.birth % self._block_size] -= 1
-
-
-_NOBODY: list[Request] = []

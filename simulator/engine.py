@@ -4,7 +4,6 @@ The clock is an integer number of nanoseconds. With `steps_in_flight` 2 the next
 after the step before that one completed (vLLM's asynchronous scheduling); the GPU runs steps one after the other.
 """
 
-from collections import deque
 from collections.abc import Callable, Generator, Iterator
 
 import simpy
@@ -12,7 +11,7 @@ import simpy
 from simulator.clients import replay
 from simulator.core import Policy, Request, StepCosts
 from simulator.runlog import LoggedRun
-from simulator.scheduler import Scheduler, Step
+from simulator.scheduler import Scheduler
 
 
 class Engine:
@@ -42,26 +41,23 @@ class Engine:
         a timeout a step would be a third of the run.
         """
         env, scheduler, depth = self.env, self.scheduler, self.steps_in_flight
-        schedule, complete = scheduler.schedule, scheduler.complete
-        flying: deque[Step] = deque()
+        ends_ns = scheduler.log.end_ns
         gpu_free_ns = now = int(env.now)
-        others_ns = env.peek()
+        others_ns = env.peek()  # infinite once nobody else has an event
         while True:
-            if len(flying) < depth:
-                step = schedule(now, gpu_free_ns)
-                if step is not None:
-                    gpu_free_ns = step[0]
-                    flying.append(step)
-                    if len(flying) < depth:
-                        continue
-            if flying:
-                end_ns, finishing = flying.popleft()
+            if scheduler.under_way < depth and scheduler.schedule(now, gpu_free_ns) is not None:
+                if scheduler.under_way == depth:
+                    scheduler.coast(others_ns)
+                gpu_free_ns = ends_ns[-1]
+                if scheduler.under_way < depth:
+                    continue
+            if scheduler.under_way:
+                end_ns = ends_ns[-scheduler.under_way]
                 if end_ns >= others_ns:  # at the same time others go first: an arrival joins the step that starts now
                     yield env.timeout(end_ns - env.now)
                     others_ns = env.peek()
                 now = end_ns
-                if finishing:
-                    complete(finishing)
+                scheduler.complete()
                 if on_step is not None:
                     on_step(scheduler)
             elif self._arrivals_over:

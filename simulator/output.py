@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import pandas as pd
+import numpy as np
 import yaml
+from numpy.typing import NDArray
 
 from simulator.errors import InputError
-from simulator.results import PolicyResult
+from simulator.results import Columns, PolicyResult, Table
+from simulator.runlog import narrowed
 
 CSV_ROWS = 1_000_000
 """Iteration logs longer than this are written as Parquet."""
@@ -87,10 +89,11 @@ def write_run(folder: Path, result: PolicyResult) -> None:
 
 def write_summary(folder: Path, results: Sequence[PolicyResult]) -> None:
     """`summary.csv`, a row a policy."""
-    write_csv(folder / "summary.csv", pd.DataFrame([result.summary for result in results]))
+    rows = [result.summary for result in results]
+    write_csv(folder / "summary.csv", Columns({name: np.array([row[name] for row in rows]) for name in rows[0]}))
 
 
-def write_csv(path: Path, rows: pd.DataFrame) -> None:
+def write_csv(path: Path, rows: Table) -> None:
     """Comma-separated with a header line; floats in the shortest form that reads back equal, NaN empty."""
     _copy(path, rows, "FORMAT csv, HEADER")
 
@@ -101,14 +104,24 @@ def write_experiment(folder: Path, keys: Mapping[str, Any]) -> None:
         partial.write_text(yaml.safe_dump(dict(keys), sort_keys=False, width=110, allow_unicode=True), encoding="utf-8")
 
 
-def _copy(path: Path, rows: pd.DataFrame, options: str) -> None:
+def _copy(path: Path, rows: Table, options: str) -> None:
+    values = {name: rows[name] for name in rows.columns}
+    values = {name: narrowed(column) if column.dtype.kind == "i" else column for name, column in values.items()}
     with _whole_file(path) as partial, _connection().cursor() as connection:
-        connection.register("rows", rows)
+        connection.register("rows", values)
         quoted = str(partial).replace("'", "''")
         try:
-            connection.execute(f"COPY (SELECT * FROM rows) TO '{quoted}' ({options})")
+            connection.execute(f"COPY (SELECT {_selection(values)} FROM rows) TO '{quoted}' ({options})")
         except duckdb.IOException as error:  # a full disk, as any other writer reports it
             raise OSError(f"cannot write {path}: {' '.join(str(error).split())}") from None
+
+
+def _selection(values: Mapping[str, NDArray[Any]]) -> str:
+    """The columns in SQL: integers of 64 bits however they are held, NaN as NULL."""
+    forms = {"f": "nullif({0}, 'NaN'::DOUBLE)", "i": "{0}::BIGINT"}
+    return ", ".join(
+        f"{forms.get(column.dtype.kind, '{0}')} AS {{0}}".format(f'"{name}"') for name, column in values.items()
+    )
 
 
 @cache

@@ -25,7 +25,7 @@ def policy_names() -> list[str]:
 
 def setting_names() -> list[str]:
     """Ready-made settings, `policies/NAME.yaml`; most have the name of their policy."""
-    return sorted(path.stem for path in bundled_files("policies", ".", "*.yaml"))
+    return sorted(path.stem.replace("_", "-") for path in bundled_files("policies", ".", "*.yaml"))
 
 
 def policy_class(name: str, folders: tuple[Path, ...] = (), where: str | None = None) -> type[PolicyBase]:

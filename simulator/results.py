@@ -1,9 +1,11 @@
 """What one simulated policy run leaves behind; everything that is printed, plotted or written derives from it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-import pandas as pd
+import numpy as np
+from numpy.typing import NDArray
 
 from simulator.trace import Floats, Ints
 
@@ -11,10 +13,52 @@ SUMMARY_METRICS = ("ttft", "tpot", "itl", "e2e", "queue")
 SUMMARY_STATISTICS = ("mean", "p50", "p90", "p99")
 
 
-@dataclass(frozen=True)
-class TokenGaps:
+class Table(Protocol):
+    """Columns of equal length by name; `len` is the number of rows."""
+
+    @property
+    def columns(self) -> tuple[str, ...]: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, name: str) -> NDArray[Any]: ...
+
+
+class Columns:
+    """A table of arrays that are there."""
+
+    def __init__(self, values: Mapping[str, NDArray[Any]]) -> None:
+        self._values = dict(values)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names in order."""
+        return tuple(self._values)
+
+    def __len__(self) -> int:
+        return len(next(iter(self._values.values())))
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        return self._values[name]
+
+
+class Gaps(Protocol):
     """Inter-token latencies of a run, weighted: entry i says that `count[i]` requests waited `gap_s[i]` seconds
     between two consecutive tokens, the later of which came at `end_s[i]`. Entries are in order of `end_s`."""
+
+    @property
+    def end_s(self) -> Floats: ...
+
+    @property
+    def gap_s(self) -> Floats: ...
+
+    @property
+    def count(self) -> Ints: ...
+
+
+@dataclass(frozen=True)
+class TokenGaps:
+    """`Gaps` of arrays that are there."""
 
     end_s: Floats
     gap_s: Floats
@@ -32,8 +76,13 @@ class PolicyResult:
     label: str
     policy: str
     options: dict[str, Any]
-    requests: pd.DataFrame
-    iterations: pd.DataFrame
-    gaps: TokenGaps
+    requests: Table
+    iterations: Table
+    gaps: Gaps
     summary: dict[str, Any]
     notes: tuple[str, ...] = field(default=())
+
+
+def floats(table: Table, name: str) -> Floats:
+    """A column as float64."""
+    return np.asarray(table[name], dtype=np.float64)

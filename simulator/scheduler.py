@@ -1,10 +1,12 @@
 """Applies a policy's decisions: queues, paged KV memory and progress of all requests, one step at a time.
 
 Progress is booked when a step is scheduled (so that the next one can be planned while it runs, as engines with
-asynchronous scheduling do); what a finished request holds is released when its last step completes. Ordinary steps
-touch the prefill chunks and the requests that join or leave, never each running decode.
+asynchronous scheduling do); what a finished request holds is released when its last step completes. Steps complete in
+the order in which they were scheduled. Ordinary steps touch the prefill chunks and the requests that join or leave,
+never each running decode.
 """
 
+from collections import deque
 from collections.abc import Sequence
 
 from simulator.core import Batch, Policy, Request, StepCosts, View
@@ -15,7 +17,10 @@ from simulator.queues import FcfsQueue, SortedQueue
 from simulator.runlog import (
     EMISSION_COLUMNS,
     FINISHED,
-    ITERATION_COLUMNS,
+    PACK_EMISSION,
+    PACK_REQUEST,
+    PACK_STAY,
+    PACK_STRETCH,
     REJECTED,
     REQUEST_COLUMNS,
     STALLED,
@@ -23,13 +28,10 @@ from simulator.runlog import (
     LoggedRun,
     RunLog,
     as_columns,
+    as_iterations,
 )
 
-Step = tuple[int, Sequence[Request]]
-"""A scheduled iteration under way: when it ends (nanoseconds), and the requests whose last token it samples.
-
-A tuple, since one is made for every iteration.
-"""
+_NO_END = 2**62
 
 
 class Scheduler:
@@ -53,6 +55,7 @@ class Scheduler:
         self.policy = policy
         self._plan = policy.plan
         self._step_ns = costs.step_ns
+        self._decode_ns = costs.decode_ns
         self._model_length = policy.model_length
         self._give_up = give_up_on_impossible
         self._block_size = block_size
@@ -70,7 +73,15 @@ class Scheduler:
         self.preemptions = 0
         self.bubble_ns = 0
         self.log = RunLog()
-        self._log_iteration = self.log.iterations.extend
+        self._log_end = self.log.end_ns.append
+        self._log_free = self.log.free_blocks.append
+        self._log_stretch = self.log.stretches.frombytes
+        self._log_emission = self.log.emissions.frombytes
+        self._batch: Batch | None = None
+        self.under_way = 0
+        """Steps scheduled and not complete, all of them the last in the log."""
+        self._finishing: deque[tuple[int, list[Request]]] = deque()
+        """Iterations under way that sample somebody's last token, and whose."""
         self.reasons: dict[int, str] = {}
         self._last_tick = -1
         self._arrived = 0
@@ -89,74 +100,157 @@ class Scheduler:
         else:
             self._end(request, REJECTED, reason)
 
-    def schedule(self, now_ns: int, gpu_free_ns: int = 0) -> Step | None:
-        """Plan, book and log the next step; None if the policy schedules nothing.
+    def schedule(self, now_ns: int, gpu_free_ns: int = 0) -> int | None:
+        """Plan, book and log the next step; returns when it ends, or None if the policy schedules nothing.
 
-        It starts now or, with a step under way, when the GPU is free. Flat, because it runs millions of times.
+        It starts now or, with a step under way, when the GPU is free.
         """
         view, decodes = self.view, self.decodes
         view.now_ns = now_ns
-        view.decode_blocks = decode_blocks = decodes.openers[-decodes.clock % self._block_size]
-        batch = self._plan(view)
+        view.decode_blocks = decodes.openers[-decodes.clock % self._block_size]
+        self._batch = batch = self._plan(view)
         if batch is None:
             return None
         if batch.__class__ is not Batch:
             raise PolicyError(f"{self._name}.plan returned {batch!r}; it must be a Batch or None")
         if batch.preempted or batch.decodes or len(batch.chunks) > 1:
             self._check_parts(batch)
+        return self._book(batch, now_ns if now_ns > gpu_free_ns else gpu_free_ns)
+
+    def _book(self, batch: Batch, start_ns: int) -> int:
+        """Carry out a batch. Flat, because it runs millions of times."""
+        view, decodes = self.view, self.decodes
         iteration = self.iterations
         self.iterations = iteration + 1
+        self.under_way += 1
         chosen = batch.decodes
-        sitting_out: Sequence[Request] = ()
-        if self._prefixes is not None and batch.preempted:
-            self._trade(self._prefixes, batch)
-        if chosen or batch.preempted:
-            sitting_out = self._apply_irregular(batch)
-            decode_blocks = decodes.blocks_to_open()
-        if self._prefixes is not None and not batch.preempted:
-            self._allocate(self._prefixes, batch)
-        finishing: Sequence[Request] = ()
-        context = 0
-        decoding = decodes.count if chosen is None or chosen else 0
-        if decoding:
-            view.free_blocks -= decode_blocks
-            context = decodes.birth_sum + decoding * (decodes.clock + 1)
-            self.kv_tokens += decoding
-            finishing = decodes.advance()
+        irregular = chosen or batch.preempted or batch.rejected or self._prefixes is not None
+        sitting_out = self._prepare(batch) if irregular else ()
+        count, context, finishing = decodes.count, 0, None
+        if count and (chosen is None or chosen):
+            view.free_blocks -= decodes.openers[-decodes.clock % self._block_size]
+            context = decodes.birth_sum + count * (decodes.clock + 1)
+            self.kv_tokens += count
             self._last_tick = iteration
-            if finishing:
-                for request in finishing:
-                    self._close_stay(request)
-                    request.state = Request.FINISHING
+            if decodes.advance():
+                finishing = self._settle()
+        else:
+            count = 0
         for request in sitting_out:
             decodes.join(request)
-        prefill_tokens = 0
-        priced: list[tuple[int, int]] = []
-        if batch.chunks:
-            finishing = list(finishing)
-            for request, tokens in batch.chunks:
-                priced.append((request.computed, tokens))
-                self._compute_chunk(request, tokens, iteration, finishing)
+        chunks, prefill_tokens = batch.chunks, 0
+        if chunks:
+            priced = []
+            for request, tokens in chunks:
+                priced.append((self._compute_chunk(request, tokens, iteration), tokens))
                 prefill_tokens += tokens
+                if request.state == Request.FINISHING:
+                    finishing = [*(finishing or ()), request]
+            end_ns = start_ns + self._step_ns(count, context, priced)
+        elif count:
+            end_ns = start_ns + self._decode_ns(count)(context)
+        elif batch.preempted or batch.rejected:
+            end_ns = start_ns + self._step_ns(0, 0, ())
+        else:
+            raise PolicyError(f"{self._name} returned an empty batch; return None to schedule nothing")
+        if finishing:
+            self._finishing.append((iteration, finishing))
         if self._prefixes is not None:
             view.free_blocks = len(self._prefixes.free)
-        free_blocks = view.free_blocks
-        if free_blocks < 0:
-            raise PolicyError(f"{self._name} planned {-free_blocks} KV-cache blocks more than were free")
+        if view.free_blocks < 0:
+            raise PolicyError(f"{self._name} planned {-view.free_blocks} KV-cache blocks more than were free")
         if batch.preempted:
             self._break_livelock(batch.preempted[-1])
-        elif not decoding and not priced:
-            raise PolicyError(f"{self._name} returned an empty batch; return None to schedule nothing")
-        start_ns = now_ns if now_ns > gpu_free_ns else gpu_free_ns
-        end_ns = start_ns + self._step_ns(decoding, context, priced)
+        view.last_prefills = len(chunks)
+        self._log_end(end_ns)
+        self._log_free(view.free_blocks)
         running, waiting = len(view.running), len(self.waiting)
-        self._log_iteration(
-            (start_ns, end_ns, decoding, len(priced), prefill_tokens, self.kv_tokens, free_blocks, running, waiting)
+        self._log_stretch(
+            PACK_STRETCH(iteration, start_ns, count, len(chunks), prefill_tokens, self.kv_tokens, running, waiting)
         )
-        return end_ns, finishing
+        return end_ns
 
-    def complete(self, finishing: Sequence[Request]) -> None:
-        """A step's outputs are there: release what the requests that it finishes hold."""
+    def coast(self, until_ns: float) -> None:
+        """Repeat the last batch for as long as its promise holds, up to the first plan at `until_ns` or later.
+
+        As many steps stay under way as are: whenever the oldest completes the next one is booked.
+        """
+        batch = self._batch
+        if batch is None or batch.holds == Batch.ONCE or self._prefixes is not None or self.decodes.late:
+            return
+        decodes, ends_ns, depth, finishing = self.decodes, self.log.end_ns, self.under_way, self._finishing
+        while decodes.count and ends_ns[-depth] < until_ns:
+            if finishing and batch.holds == Batch.UNTIL_FINISH:
+                return
+            if finishing and finishing[0][0] + depth == self.iterations:
+                self._finish(finishing.popleft()[1])
+            steps = finishing[0][0] + depth - self.iterations if finishing else _NO_END
+            if not self._coast_undisturbed(steps, until_ns):
+                return
+            if decodes.clock in decodes.finish_at:
+                finishing.append((self.iterations - 1, self._settle()))
+
+    def _coast_undisturbed(self, steps: int, until_ns: float) -> int:
+        """Up to `steps` steps in which nothing but time passes, to the first that gives a last token; returns how many.
+
+        Most steps are these, so they do the least.
+        """
+        decodes, ends_ns, block_size, depth = self.decodes, self.log.end_ns, self._block_size, self.under_way
+        log_end, log_free, finish_at, openers = self._log_end, self._log_free, decodes.finish_at, decodes.openers
+        count, began = decodes.count, decodes.clock
+        price, clock, stop = self._decode_ns(count), began, began + steps
+        context, free_blocks, end_ns = decodes.birth_sum + count * clock, self.view.free_blocks, ends_ns[-1]
+        while clock < stop and ends_ns[-depth] < until_ns:
+            opened = openers[-clock % block_size]
+            if free_blocks <= opened:
+                break
+            clock += 1
+            free_blocks -= opened
+            context += count
+            end_ns += price(context)
+            log_end(end_ns)
+            log_free(free_blocks)
+            if clock in finish_at:
+                break
+        ticks = clock - began
+        if ticks:
+            self._log_coasted(ticks)
+            decodes.clock = clock
+            self.view.free_blocks = free_blocks
+        return ticks
+
+    def _log_coasted(self, ticks: int) -> None:
+        """The last `ticks` iterations go on with the logged stretch, or are one of their own."""
+        rows, count, running = self.log.stretches, self.decodes.count, len(self.view.running)
+        if rows[-6] != count or rows[-5] or rows[-2] != running:
+            start_ns, waiting = self.log.end_ns[-ticks - 1], len(self.waiting)
+            kv_tokens = self.kv_tokens + count
+            self._log_stretch(PACK_STRETCH(self.iterations, start_ns, count, 0, 0, kv_tokens, running, waiting))
+        self.kv_tokens += ticks * count
+        self.iterations += ticks
+        self._last_tick = self.iterations - 1
+
+    def _settle(self) -> list[Request]:
+        """Those who got their last token in the last tick decode no longer."""
+        finishing = self.decodes.settle()
+        for request in finishing:
+            self._close_stay(request)
+            request.state = Request.FINISHING
+        return finishing
+
+    def complete(self) -> Sequence[Request]:
+        """The outputs of the oldest step under way are there; returns the requests that it finishes.
+
+        What they hold is released.
+        """
+        self.under_way -= 1
+        if not self._finishing or self._finishing[0][0] != self.iterations - self.under_way - 1:
+            return ()
+        _, finishing = self._finishing.popleft()
+        self._finish(finishing)
+        return finishing
+
+    def _finish(self, finishing: Sequence[Request]) -> None:
         for request in finishing:
             if request.state == Request.FINISHING:
                 self._release(request)
@@ -187,7 +281,7 @@ class Scheduler:
         """Everything logged so far, as columns; the arrays are views of the log."""
         log = self.log
         return LoggedRun(
-            as_columns(log.iterations, ITERATION_COLUMNS),
+            as_iterations(log),
             as_columns(log.stays, STAY_COLUMNS),
             as_columns(log.emissions, EMISSION_COLUMNS),
             as_columns(log.requests, REQUEST_COLUMNS),
@@ -221,16 +315,32 @@ class Scheduler:
             if request in preempted:
                 raise PolicyError(f"{self._name} preempts and decodes {request!r} in one step")
 
-    def _apply_irregular(self, batch: Batch) -> list[Request]:
-        """Preempt, and take the decodes that get no token out of the cohort; O(n) in running decodes."""
+    def _reject(self, rejected: Sequence[tuple[Request, str]]) -> None:
+        """Drop waiting requests that the policy has given up only now."""
+        for request, reason in rejected:
+            if request.state != Request.WAITING:
+                raise PolicyError(f"{self._name} rejects {request!r}, which is not waiting")
+            self.waiting.remove(request)
+            self._end(request, REJECTED, reason)
+
+    def _prepare(self, batch: Batch) -> list[Request]:
+        """Preempt, reject, hand out blocks with identities, and take the decodes that get no token out of the cohort.
+
+        Returns the latter. O(n) in running requests where the batch preempts or chooses decodes.
+        """
+        if self._prefixes is not None and batch.preempted:
+            self._trade(self._prefixes, batch)
         for request in batch.preempted:
             self._preempt(request)
+        self._reject(batch.rejected)
         sitting_out: list[Request] = []
         if batch.decodes:
             chosen = set(batch.decodes)
             sitting_out = [r for r in self.view.running if r.state == Request.DECODING and r not in chosen]
             for request in sitting_out:
                 self._leave_cohort(request)
+        if self._prefixes is not None and not batch.preempted:
+            self._allocate(self._prefixes, batch)
         return sitting_out
 
     def _allocate(self, pool: PrefixBlocks, batch: Batch) -> None:
@@ -288,30 +398,39 @@ class Scheduler:
             pool.release(request)
         self._admit_cached(pool, batch)
 
-    def _compute_chunk(self, request: Request, tokens: int, iteration: int, finishing: list[Request]) -> None:
-        view = self.view
+    def _compute_chunk(self, request: Request, tokens: int, iteration: int) -> int:
+        """Book a chunk of a prompt, admitting who waits; returns the context before it."""
+        view, block_size = self.view, self._block_size
         if request.state == Request.WAITING:
             self._admit(request, iteration)
-        left = request.known - request.computed
+        before = request.computed
+        left = request.known - before
         if request.state != Request.PREFILLING or not 0 < tokens <= left:
             self._refuse_chunk(request, tokens, left)
-        computed = request.computed + tokens
-        held = max(request.reserved_blocks, -(-request.computed // self._block_size))
-        view.free_blocks -= max(0, -(-computed // self._block_size) - held)
+        computed = before + tokens
+        held, needed = -(-before // block_size), -(-computed // block_size)
+        if held < request.reserved_blocks:
+            held = request.reserved_blocks
+        if needed > held:
+            view.free_blocks -= needed - held
         request.computed = computed
         self.kv_tokens += tokens
-        if computed == request.known:
-            del view.prefilling[request]
-            request.generated += 1
-            if request.first_token < 0:
-                request.first_token = iteration
-            self.log.emissions.extend((request.index, iteration, request.last_token))
-            request.last_token = iteration
-            if request.generated < request.target_tokens:
-                self.decodes.join(request)
-            else:
-                request.state = Request.FINISHING
-                finishing.append(request)
+        if tokens == left:
+            self._sample_first(request, iteration)
+        return before
+
+    def _sample_first(self, request: Request, iteration: int) -> None:
+        """The prompt is complete, which samples a token."""
+        del self.view.prefilling[request]
+        request.generated += 1
+        if request.first_token < 0:
+            request.first_token = iteration
+        self._log_emission(PACK_EMISSION(request.index, iteration, request.last_token))
+        request.last_token = iteration
+        if request.generated < request.target_tokens:
+            self.decodes.join(request)
+        else:
+            request.state = Request.FINISHING
 
     def _admit(self, request: Request, iteration: int) -> None:
         view = self.view
@@ -346,7 +465,7 @@ class Scheduler:
         request.state = Request.WAITING
         hopeless = -(-request.known // self._block_size) > self.view.total_blocks
         if self._give_up and (hopeless or self.policy.rejects(request, self.view) is not None):
-            self._end(request, STALLED, f"grew to {request.known} tokens, more than the KV cache can take back")
+            self._end(request, STALLED, f"grew to {request.known} tokens, more than can be admitted again")
         else:
             self.waiting.put_back(request)
 
@@ -381,7 +500,7 @@ class Scheduler:
     def _close_stay(self, request: Request) -> None:
         ticks = self.decodes.clock - request.start_clock
         if ticks:
-            self.log.stays.extend((request.index, request.start_clock, ticks, request.last_token))
+            self.log.stays.frombytes(PACK_STAY(request.index, request.start_clock, ticks, request.last_token))
             request.last_token = self._last_tick
 
     def _release(self, request: Request) -> None:
@@ -401,8 +520,8 @@ class Scheduler:
         if reason is not None:
             self.reasons[request.index] = reason
         request.state = Request.ENDED
-        self.log.requests.extend(
-            (
+        self.log.requests.frombytes(
+            PACK_REQUEST(
                 request.index,
                 request.first_scheduled,
                 request.first_token,

@@ -11,9 +11,10 @@ and `steps_beyond_*` count the steps whose contexts were concerned.
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import exp, log
+from itertools import pairwise
+from math import log
 
 import numpy as np
 import pandas as pd
@@ -50,7 +51,7 @@ class TableCosts:
         self._decode = DecodeSurface(attention[with_decodes & ~with_prefill], scale, table.name)
         hybrid = attention[with_decodes & with_prefill]
         self._riding = _riding_surface(hybrid, self._prefill, scale, self._decode, table.name)
-        self._prefill_ns: dict[tuple[int, int], float] = {}
+        self._decodes_alone: dict[int, Callable[[int], int]] = {}
         self.grid = GridRange(
             int(rows["tokens"].max()),
             int(rows["sequences"].max()),
@@ -64,19 +65,17 @@ class TableCosts:
 
     def step_ns(self, decodes: int, decode_context: int, chunks: Sequence[tuple[int, int]]) -> int:
         """See `StepCosts.step_ns`."""
+        if not chunks:
+            return self.decode_ns(decodes)(decode_context) if decodes else 0
         if decode_context > decodes * self._longest_decode:
             self.steps_beyond_decode_context += 1
-        if not chunks:
-            if not decodes:
-                return 0
-            attention = self._decode.price(decodes, decode_context)
-            return int(self._tokens_ns(decodes) + self._sequences_ns(decodes) + attention)
         tokens, before = decodes, 0
         attention = 0.0
-        for chunk in chunks:
-            tokens += chunk[1]
-            before = max(before, chunk[0])
-            attention += self._chunk_ns(chunk)
+        for context, new in chunks:
+            tokens += new
+            if context > before:
+                before = context
+            attention += self._prefill.price(context, new)
         if before > self.grid.prefill_context:
             self.steps_beyond_prefill_context += 1
         if len(chunks) > 1:  # one kernel call, so its fixed cost is paid once
@@ -85,12 +84,25 @@ class TableCosts:
             attention += self._riding.price(decodes, decode_context)
         return int(self._tokens_ns(tokens) + self._sequences_ns(decodes + len(chunks)) + attention)
 
-    def _chunk_ns(self, chunk: tuple[int, int]) -> float:
-        price = self._prefill_ns.get(chunk)
+    def decode_ns(self, decodes: int) -> Callable[[int], int]:
+        """See `StepCosts.decode_ns`."""
+        price = self._decodes_alone.get(decodes)
         if price is None:
-            if len(self._prefill_ns) > 1_000_000:
-                self._prefill_ns.clear()
-            price = self._prefill_ns[chunk] = self._prefill.price(*chunk)
+            price = self._decodes_alone[decodes] = self._decode_price(decodes)
+        return price
+
+    def _decode_price(self, decodes: int) -> Callable[[int], int]:
+        fixed_ns = self._tokens_ns(decodes) + self._sequences_ns(decodes)
+        bounds, constants, slopes = self._decode.line(decodes)
+        constants = [fixed_ns + constant for constant in constants]
+        longest = decodes * self._longest_decode
+
+        def price(decode_context: int) -> int:
+            if decode_context > longest:
+                self.steps_beyond_decode_context += 1
+            place = bisect_right(bounds, decode_context)
+            return int(constants[place] + decode_context * slopes[place])
+
         return price
 
     def _tokens_ns(self, tokens: int) -> float:
@@ -100,6 +112,10 @@ class TableCosts:
     def _sequences_ns(self, sequences: int) -> float:
         prices = self._sequence_ns
         return prices[sequences] if sequences < len(prices) else _continued(prices, sequences)
+
+
+Line = tuple[list[int], list[float], list[float]]
+"""A piecewise linear function: inner bounds of the pieces, and constant and slope of each. The outer ones go on."""
 
 
 class PrefillSurface:
@@ -113,31 +129,51 @@ class PrefillSurface:
         if rows.empty:
             raise InputError("no prefill attention rows", path=name)
         self._chunks: list[int] = []
-        self._curves: list[tuple[list[int], list[float]]] = []
+        self._lines: list[Line] = []
         for chunk, group in rows[rows["prefills"] == 1].groupby("prefill_tokens"):
             medians = group.groupby("prefill_context")["time_us"].median()
             self._chunks.append(int(str(chunk)))
-            self._curves.append((medians.index.tolist(), (medians * scale).tolist()))
-        self.floor_ns = min(times[0] for _, times in self._curves)
+            self._lines.append(_context_line(medians.index.tolist(), (medians * scale).tolist(), self._chunks[-1]))
+        self._per_log = [1 / log(high / low) for low, high in pairwise(self._chunks)]
+        self._whole_prompts: list[float | None] = [None] * (self._chunks[-1] + 1)
+        self.floor_ns = min(self._at(place, 0) for place in range(len(self._chunks)))
 
     def price(self, context: int, tokens: int) -> float:
         """Nanoseconds of `tokens` new tokens after `context` cached ones."""
+        if context or tokens >= len(self._whole_prompts):
+            return self._interpolated(context, tokens)
+        price = self._whole_prompts[tokens]
+        if price is None:
+            price = self._whole_prompts[tokens] = self._interpolated(0, tokens)
+        return price
+
+    def _interpolated(self, context: int, tokens: int) -> float:
         chunks = self._chunks
-        above = min(max(bisect_right(chunks, tokens), 1), len(chunks) - 1)
         if len(chunks) == 1:
             return self._at(0, context) * max(1.0, tokens / chunks[0])
         if tokens <= chunks[0]:
             return self._at(0, context)
+        above = bisect_right(chunks, tokens, 1, len(chunks) - 1)
         low, high = self._at(above - 1, context), self._at(above, context)
-        share = log(tokens / chunks[above - 1]) / log(chunks[above] / chunks[above - 1])
-        return low * exp(share * log(high / low))
+        return float(low * (high / low) ** (log(tokens / chunks[above - 1]) * self._per_log[above - 1]))
 
     def _at(self, place: int, context: int) -> float:
-        contexts, times = self._curves[place]
-        if len(contexts) == 1:  # only measured without context: the area gives the growth
-            chunk = self._chunks[place]
-            return times[0] * (context + chunk / 2) / (contexts[0] + chunk / 2)
-        return _line(contexts, times, context)
+        bounds, constants, slopes = self._lines[place]
+        piece = bisect_right(bounds, context)
+        return constants[piece] + context * slopes[piece]
+
+
+def _context_line(contexts: list[int], times: list[float], chunk: int) -> Line:
+    """The attention of a chunk as a function of the context before it.
+
+    Measured at one context only: the area gives the growth.
+    """
+    if len(contexts) == 1:
+        slope = times[0] / (contexts[0] + chunk / 2)
+        return [], [slope * chunk / 2], [slope]
+    slopes = [(high - low) / (b - a) for (a, b), (low, high) in zip(pairwise(contexts), pairwise(times), strict=True)]
+    constants = [time - context * slope for time, context, slope in zip(times, contexts, slopes, strict=False)]
+    return contexts[1:-1], constants, slopes
 
 
 class DecodeSurface:
@@ -157,26 +193,27 @@ class DecodeSurface:
             self._counts.append(int(str(count)))
             self._curves.append((medians.index.tolist(), (medians * scale).tolist()))
         self._knots = sorted({context for contexts, _ in self._curves for context in contexts})
-        self._lines: list[tuple[list[int], list[float], list[float]] | None] = []
+        self._lines: dict[int, Line] = {}
 
     def price(self, decodes: int, context_sum: int) -> float:
         """Nanoseconds of `decodes` decodes that attend to `context_sum` KV entries in total."""
-        while decodes >= len(self._lines):
-            self._lines.extend([None] * (len(self._lines) + 64))
-        sums, times, slopes = self._lines[decodes] or self._line_of(decodes)
-        place = bisect_right(sums, context_sum) - 1
-        if place < 0:
-            place = 0
-        return times[place] + (context_sum - sums[place]) * slopes[place]
+        bounds, constants, slopes = self.line(decodes)
+        place = bisect_right(bounds, context_sum)
+        return constants[place] + context_sum * slopes[place]
 
-    def _line_of(self, decodes: int) -> tuple[list[int], list[float], list[float]]:
+    def line(self, decodes: int) -> Line:
+        """The piecewise linear price of `decodes` decodes over the sum of their contexts."""
+        line = self._lines.get(decodes)
+        if line is None:
+            line = self._lines[decodes] = self._make_line(decodes)
+        return line
+
+    def _make_line(self, decodes: int) -> Line:
         times = [self._at(decodes, context) for context in self._knots]
         sums = [decodes * context for context in self._knots]
-        slopes = [(times[i + 1] - times[i]) / (sums[i + 1] - sums[i]) for i in range(len(sums) - 1)]
-        slopes.append(slopes[-1] if slopes else 0.0)
-        line = (sums, times, slopes)
-        self._lines[decodes] = line
-        return line
+        slopes = [(times[i + 1] - times[i]) / (sums[i + 1] - sums[i]) for i in range(len(sums) - 1)] or [0.0]
+        constants = [time - total * slope for time, total, slope in zip(times, sums, slopes, strict=False)]
+        return sums[1:-1], constants, slopes
 
     def _at(self, decodes: int, context: int) -> float:
         counts = self._counts

@@ -1,103 +1,43 @@
 """Replays recorded decisions of real schedulers through this project's policies and scheduler.
 
 `python -m tests.golden FILE.jsonl.gz ...` prints a line a scenario (`ok`, or the first differing step with the recorded
-and the simulated value of each field), then `N scenarios, M steps, K different`; exit status 1 if any differs. The
-files hold, for each `schedule()` call of the real scheduler, what it scheduled, admitted and preempted, and the state
-of queues and memory (format `golden-sched/1`).
+and the simulated value of each field), then `N scenarios, M steps, K different`, where M counts the steps compared;
+exit status 1 if any differs. Compared are, for each `schedule()` call of the real scheduler, what it scheduled,
+admitted, preempted and dropped, its time and the state of queues and memory, and in the end every request's fate.
+
+Sarathi-Serve lets a preempted request generate all its output again and can lose one for ever; this project resumes
+them as vLLM does. Its scenarios are compared up to the first preempting step; of that, victims and decodes must agree.
 """
 
-import gzip
-import json
 import sys
-from collections.abc import Iterator
-from typing import Any
+from typing import NamedTuple
 
-from policies.orca import Orca
-from policies.sarathi import Sarathi
-from policies.vllm import Vllm
+from policies.simple_chunking import SimpleChunking
 from simulator.core import Batch, Policy, Request, View
 from simulator.costs import LinearCosts
+from simulator.metrics.tokens import token_times_ns
+from simulator.runlog import FINISHED, REJECTED
 from simulator.scheduler import Scheduler
+from tests.golden_files import Contents, Record, Scenario, policy_of, scenarios
 
-Record = dict[str, Any]
-
-
-def scenarios(path: str) -> Iterator[tuple[Record, list[Record], list[Record], Record]]:
-    """(header, requests, steps, summary) of each scenario of a file."""
-    header: Record = {}
-    requests: list[Record] = []
-    steps: list[Record] = []
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        for line in file:
-            record = json.loads(line)
-            kind = record.get("kind")
-            if kind == "header":
-                header, steps = record, []
-            elif kind == "requests":
-                requests = record["requests"]
-            elif kind == "summary":
-                yield header, requests, steps, record
-            else:
-                steps.append(record)
-
-
-def policy_of(header: Record) -> Policy | None:
-    """The policy with the header's configuration, or None where no policy covers it."""
-    config = header["config"]
-    if header["engine"] == "vllm":
-        return Vllm(
-            max_num_batched_tokens=config["max_num_batched_tokens"],
-            max_num_seqs=config["max_num_seqs"],
-            long_prefill_token_threshold=config["long_prefill_token_threshold"],
-            enable_chunked_prefill=config["enable_chunked_prefill"],
-            scheduling_policy=config["policy"],
-            enable_prefix_caching=config["enable_prefix_caching"],
-            scheduler_reserve_full_isl=config["scheduler_reserve_full_isl"],
-            async_scheduling=False,
-            max_model_len=config["max_model_len"],
-        )
-    if header["engine"] == "sarathi-serve" and config["scheduler"] == "sarathi":
-        return Sarathi(config["chunk_size"], config["max_num_seqs"], tile_size=0, max_prefills_per_batch=0)
-    if header["engine"] == "sarathi-serve" and config["scheduler"] == "orca":
-        return Orca(config["max_num_seqs"], "max_model_len", config["max_model_len"])
-    return None
-
-
-class Contents:
-    """Keys of blocks from the recorded token identities: equal keys mean equal tokens up to the block's end."""
-
-    def __init__(self, block_size: int) -> None:
-        self.block_size = block_size
-        self._keys: dict[tuple[int, tuple[int, ...]], int] = {}
-
-    def keys(self, record: Record) -> list[int]:
-        """Keys of all full blocks of a request's prompt and output."""
-        segments = record.get("seg", [[2**21 + record["id"], record["p"]]])
-        tokens = [segment * 2**22 + place for segment, length in segments for place in range(length)]
-        tokens += [(2**20 + record["id"]) * 2**22 + place for place in range(record["o"])]
-        keys, parent = [], 0
-        for start in range(0, len(tokens) - self.block_size + 1, self.block_size):
-            block = (parent, tuple(tokens[start : start + self.block_size]))
-            parent = self._keys.setdefault(block, len(self._keys) + 1)
-            keys.append(parent)
-        return keys
+NOT_RECORDED = {"vllm": ("npf", "ign"), "sarathi-serve": ("hit", "res")}
+"""Fields of a step that an engine's recordings do not have."""
 
 
 class Replay:
     """One scenario through the scheduler, a recorded step at a time."""
 
-    def __init__(self, header: Record, requests: list[Record], policy: Policy) -> None:
-        config, times = header["config"], header["time_model"]
-        self.prefills_first = header["engine"] == "sarathi-serve"
-        costs = LinearCosts(
+    def __init__(self, scenario: Scenario, policy: Policy) -> None:
+        config, times = scenario.config, scenario.header["time_model"]
+        self.engine = scenario.header["engine"]
+        self.costs = LinearCosts(
             fixed_ns=times["a_ns"],
             per_token_ns=times["b_ns_per_token"],
             per_context_token_ns=times["c_ns_per_ctx_token"],
         )
-        self.costs = costs
         self.scheduler = Scheduler(
             policy,
-            costs,
+            self.costs,
             block_size=config["block_size"],
             num_blocks=config["num_gpu_blocks"],
             prefixes=True,
@@ -111,61 +51,126 @@ class Replay:
             return self.planned
 
         self.scheduler._plan = capture
-        self.coming = [Request(r["id"], r["arr"], r["p"], r["o"], r.get("prio", 0)) for r in requests][::-1]
+        self.coming = [Request(r["id"], r["arr"], r["p"], r["o"], r.get("prio", 0)) for r in scenario.requests][::-1]
         if config.get("enable_prefix_caching"):
             contents = Contents(config["block_size"])
-            for request, record in zip(self.coming[::-1], requests, strict=True):
+            for request, record in zip(self.coming[::-1], scenario.requests, strict=True):
                 request.keys = contents.keys(record)
-        self.now = 0
+        self.now = self.steps = 0
+
+    @property
+    def over(self) -> bool:
+        """Whether every request has arrived and ended."""
+        return not self.coming and not self.scheduler.unfinished
 
     def step(self) -> Record:
         """Schedule and complete the next step; what happened, in the recorded form."""
         scheduler, view = self.scheduler, self.scheduler.view
-        if not scheduler.unfinished:
+        record: Record = {"i": self.steps, "add": self._arrivals(), "t": self.now}
+        held, decoding = {request: view.context_tokens(request) for request in view.running}, view.decoding_requests()
+        self.planned = None
+        end_ns = self._schedule()
+        batch = self.planned or Batch(decodes=())
+        decodes = decoding if batch.decodes is None else batch.decodes
+        tokens = {request: 1 for request in decodes if request not in batch.preempted} | dict(batch.chunks)
+        record |= self._what_ran(batch, tokens, held)
+        record |= {"dt": end_ns - self.now, "run": len(view.running), "wait": len(view.waiting)}
+        record["free"] = view.free_blocks
+        finishing = scheduler.complete() if scheduler.under_way else ()
+        record["fin"] = [request.index for request in self._scheduled if request in finishing]
+        record["free2"] = view.free_blocks
+        self.now = end_ns
+        self.steps += 1
+        return {key: value for key, value in record.items() if key not in NOT_RECORDED[self.engine]}
+
+    def _schedule(self) -> int:
+        """When the next step ends; one that schedules nothing takes as long as one without tokens."""
+        end_ns = None if self._turn_passes() else self.scheduler.schedule(self.now)
+        return self.now + self.costs.fixed_ns if end_ns is None else end_ns
+
+    def _what_ran(self, batch: Batch, tokens: dict[Request, int], held: dict[Request, int]) -> Record:
+        """`tokens`: of each scheduled request; `held`: the KV entries of running requests before the step."""
+        admitted = [request for request, _ in batch.chunks if request not in held]
+        self._scheduled = scheduled = self._in_order(batch, tokens, [*held, *admitted])
+        hits = {request: request.computed - tokens[request] for request in admitted}
+        before = held | hits
+        return {
+            "s": [r.index if tokens[r] == 1 else [r.index, tokens[r]] for r in scheduled],
+            "npf": len(batch.chunks),
+            "new": [r.index for r in admitted if r.preemptions == 0],
+            "hit": sorted([r.index, hit] for r, hit in hits.items() if hit),
+            "res": [r.index for r in admitted if r.preemptions],
+            "pre": [request.index for request in batch.preempted],
+            "ign": [request.index for request, _ in batch.rejected],
+            "tok": sum(tokens.values()),
+            "ctx": sum(before[request] + tokens[request] for request in scheduled),
+        }
+
+    def _arrivals(self) -> list[int]:
+        if not self.scheduler.unfinished:
             self.now = max(self.now, self.coming[-1].arrival_ns)
         added = []
         while self.coming and self.coming[-1].arrival_ns <= self.now:
             added.append(self.coming[-1].index)
-            scheduler.arrive(self.coming.pop())
-        order, decoding, waited = list(view.running), set(view.decoding_requests()), list(view.waiting)
-        kv_before = {request: view.context_tokens(request) for request in order}
-        step = scheduler.schedule(self.now)
-        finishing = step[1] if step else ()
-        batch = self.planned or Batch()
-        decodes = () if step is None else (decoding if batch.decodes is None else batch.decodes)
-        tokens = {request: 1 for request in decodes if request not in batch.preempted}
-        tokens.update(batch.chunks)
-        admitted = [request for request, _ in batch.chunks if request in waited]
-        lined_up = [request for request in order if request in tokens and request not in admitted] + admitted
-        if self.prefills_first:
-            chunked = [request for request, _ in batch.chunks]
-            lined_up = chunked + sorted((r for r in tokens if r not in chunked), key=lambda r: r.index)
-        hits = {request: request.computed - tokens[request] for request in admitted}
-        context = sum((hits[r] if r in hits else kv_before[r]) + tokens[r] for r in lined_up)
-        record = {
-            "t": self.now,
-            "dt": step[0] - self.now if step else self.costs.fixed_ns,
-            "add": added,
-            "s": [r.index if tokens[r] == 1 else [r.index, tokens[r]] for r in lined_up],
-            "new": [r.index for r in admitted if r.preemptions == 0],
-            "hit": sorted([r.index, hits[r]] for r in admitted if hits[r]),
-            "res": [r.index for r in admitted if r.preemptions],
-            "pre": [request.index for request in batch.preempted],
-            "tok": sum(tokens.values()),
-            "ctx": context,
-            "run": len(view.running),
-            "wait": len(view.waiting),
-            "free": view.free_blocks,
+            self.scheduler.arrive(self.coming.pop())
+        return added
+
+    def _turn_passes(self) -> bool:
+        """A decode turn without decodes, for which this engine schedules nothing, in a call that is recorded as a step.
+
+        The policy lets it pass within its call, since it takes no GPU time.
+        """
+        view = self.scheduler.view
+        passes = isinstance(self.scheduler.policy, SimpleChunking) and view.last_prefills > 0 and not view.decoding
+        if passes:
+            view.last_prefills = 0
+        return passes
+
+    def _in_order(self, batch: Batch, tokens: dict[Request, int], order: list[Request]) -> list[Request]:
+        """Who was scheduled, in the engine's order: vLLM's list of running requests, or prefills first."""
+        if self.engine == "vllm":
+            return [request for request in order if request in tokens]
+        chunked = [request for request, _ in batch.chunks]
+        return chunked + sorted((r for r in tokens if r not in chunked), key=lambda r: r.index)
+
+    def summary(self, recorded: Record) -> Record:
+        """The fate of every request in the recorded form. Ends the run: what has not finished never will."""
+        # Whether an unfinished run stalled or was cut off only the recorder knows.
+        status = "ok" if self.over else "unfinished" if recorded["status"] == "ok" else recorded["status"]
+        self.scheduler.stall("the recording ends")
+        run = self.scheduler.logged_run()
+        columns = (run.requests[name].tolist() for name in ("request", "status", "preemptions", "cached"))
+        ended = {index: values for index, *values in zip(*columns, strict=True)}
+        count = len(recorded["out_tokens"])
+        fates, preempt, cached = zip(*(ended.get(index, (None, 0, 0)) for index in range(count)), strict=True)
+        times = token_times_ns(run, count)
+        summary = {
+            "status": status,
+            "steps": self.steps,
+            "end_t": self.now,
+            "num_preemptions": self.scheduler.preemptions,
+            "num_finished": fates.count(FINISHED),
+            "ignored": [index for index, fate in enumerate(fates) if fate == REJECTED],
+            "total_out_tokens": sum(map(len, times)),
+            "first_token_t": [min(tokens, default=None) for tokens in times],
+            "finish_t": [max(t) if fate == FINISHED else None for t, fate in zip(times, fates, strict=True)],
+            "out_tokens": [len(tokens) for tokens in times],
+            "preempt": list(preempt),
+            "hit_tokens_first": list(cached) if self.scheduler.policy.caches_prefixes else [],
         }
-        scheduler.complete(finishing)
-        record["fin"] = [request.index for request in lined_up if request in finishing]
-        record["free2"] = view.free_blocks
-        self.now += record["dt"]
-        return record
+        return {key: value for key, value in summary.items() if value or key in recorded}
+
+
+class Verdict(NamedTuple):
+    """What a replay found, and after how many steps."""
+
+    text: str
+    steps: int
+    different: bool = True
 
 
 def difference(recorded: Record, simulated: Record) -> str | None:
-    """The fields in which a step differs, or None."""
+    """The fields in which a step or a summary differs, or None. Empty lists are not recorded."""
     wrong = [
         f"{key}: recorded {recorded.get(key, [])}, simulated {value}"
         for key, value in simulated.items()
@@ -174,33 +179,46 @@ def difference(recorded: Record, simulated: Record) -> str | None:
     return "; ".join(wrong) or None
 
 
-def replay(header: Record, requests: list[Record], steps: list[Record], policy: Policy) -> str | None:
-    """The first difference of a scenario, or None."""
-    run = Replay(header, requests, policy)
-    for recorded in steps:
-        wrong = difference(recorded, run.step())
+def preempting(step: Record) -> Record:
+    """Of Sarathi-Serve's preempting step, what does not depend on how preempted requests go on."""
+    return {"t": step["t"], "add": step.get("add", []), "pre": step["pre"], "decodes": step["s"][step["npf"] :]}
+
+
+def replay(scenario: Scenario, policy: Policy) -> Verdict:
+    """Compare every step and then the summary, up to the first difference."""
+    run = Replay(scenario, policy)
+    for number, recorded in enumerate(scenario.steps):
+        if run.over:
+            return Verdict(f"step {number}: recorded, but every request has ended", number)
+        simulated = run.step()
+        last = run.engine == "sarathi-serve" and bool(recorded.get("pre"))
+        wrong = difference(*map(preempting, (recorded, simulated))) if last else difference(recorded, simulated)
         if wrong:
-            return f"step {recorded['i']}: {wrong}"
-    return None
+            return Verdict(f"step {number}: {wrong}", number + 1)
+        if last:
+            return Verdict(
+                f"ok up to the first preemption, step {number} of {len(scenario.steps)}", number + 1, different=False
+            )
+    if not scenario.summary:
+        return Verdict("the file ends before the summary", run.steps)
+    wrong = difference(scenario.summary, run.summary(scenario.summary))
+    return Verdict(f"summary: {wrong}" if wrong else "ok", run.steps, wrong is not None)
 
 
 def main(paths: list[str]) -> int:
     """Replay every scenario of every file."""
-    counts = {"scenarios": 0, "steps": 0, "different": 0}
+    verdicts = []
     for path in paths:
-        for header, requests, steps, _ in scenarios(path):
-            policy = policy_of(header)
-            counts["scenarios"] += 1
-            counts["steps"] += len(steps)
-            wrong = (
-                "no policy covers this engine's configuration"
-                if policy is None
-                else replay(header, requests, steps, policy)
-            )
-            counts["different"] += wrong is not None
-            print(f"{header['engine']} {header['name']}: {wrong or 'ok'}"[:400])
-    print(f"{counts['scenarios']} scenarios, {counts['steps']} steps, {counts['different']} different")
-    return int(counts["different"] > 0)
+        for scenario in scenarios(path):
+            policy = policy_of(scenario)
+            if policy is None:
+                verdicts.append(Verdict("no policy covers this engine's configuration", 0))
+            else:
+                verdicts.append(replay(scenario, policy))
+            print(f"{scenario.name}: {verdicts[-1].text}"[:400])
+    steps, different = sum(verdict.steps for verdict in verdicts), sum(verdict.different for verdict in verdicts)
+    print(f"{len(verdicts)} scenarios, {steps} steps, {different} different")
+    return int(different > 0)
 
 
 if __name__ == "__main__":

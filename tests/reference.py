@@ -45,7 +45,7 @@ class Reference:
         self.price = price
         self.block_size = block_size
         self.total = self.free = num_blocks - (1 if policy == "vllm" else 0)
-        self.schedule = {"vllm": self.vllm, "sarathi": self.sarathi, "orca": self.orca}[policy]
+        self.schedule: Callable[[], list[tuple[Job, int, str]] | None] = getattr(self, policy)
         self.policy = policy
         self.waiting: list[Job] = []
         self.running: list[Job] = []
@@ -141,6 +141,9 @@ class Reference:
             return self.pages(job.prompt) > self.total - self.total // 100
         return job.prompt > length or self.pages(self.orca_slots(job)) > self.total
 
+    def hopeless(self, job: Job) -> bool:
+        return self.pages(job.known) > self.total - (self.total // 100 if self.policy == "sarathi" else 0)
+
     def orca_slots(self, job: Job) -> int:
         return self.o["max_model_len"] if self.o["reservation"] == "max_model_len" else job.prompt + self.limit(job)
 
@@ -172,8 +175,7 @@ class Reference:
         job.preemptions += 1
         if job.sampled == self.limit(job):
             return  # only its last output is awaited
-        usable = self.total - (self.total // 100 if self.policy == "sarathi" else 0)
-        if self.pages(job.known) > usable:
+        if self.hopeless(job):
             job.status = "stalled"
         else:
             self.waiting.insert(0, job)

@@ -7,7 +7,10 @@ from hypothesis import strategies as st
 
 from policies.orca import Orca
 from policies.sarathi import Sarathi
+from policies.simple_chunking import SimpleChunking
+from policies.static import Static
 from policies.vllm import Vllm
+from policies.vllm_v0 import VllmV0
 from simulator.core import Request
 from simulator.costs import LinearCosts
 from simulator.engine import simulate
@@ -15,9 +18,17 @@ from simulator.metrics.tokens import token_times_ns
 from simulator.runlog import STATUS_NAMES, LoggedRun
 from simulator.scheduler import Scheduler
 from tests.reference import Job, Reference
+from tests.reference_sarathi import SarathiReference
 
 COSTS = LinearCosts(fixed_ns=1000, per_token_ns=10, per_context_token_ns=1)
-POLICIES = {"vllm": Vllm, "sarathi": Sarathi, "orca": Orca}
+POLICIES = {
+    "vllm": Vllm,
+    "sarathi": Sarathi,
+    "orca": Orca,
+    "static": Static,
+    "simple_chunking": SimpleChunking,
+    "vllm_v0": VllmV0,
+}
 
 
 @st.composite
@@ -71,7 +82,33 @@ def orca_options(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-OPTIONS = {"vllm": vllm_options(), "sarathi": sarathi_options(), "orca": orca_options()}
+@st.composite
+def static_options(draw: st.DrawFn) -> dict[str, Any]:
+    return {"max_batch_size": draw(st.integers(1, 8)), "max_model_len": draw(st.sampled_from([60, 110]))}
+
+
+@st.composite
+def simple_chunking_options(draw: st.DrawFn) -> dict[str, Any]:
+    return {"chunk_size": draw(st.integers(1, 80)), "max_num_seqs": draw(st.integers(1, 8))}
+
+
+@st.composite
+def vllm_v0_options(draw: st.DrawFn) -> dict[str, Any]:
+    return {
+        "max_num_seqs": draw(st.integers(1, 8)),
+        "max_num_batched_tokens": draw(st.integers(20, 160)),
+        "max_model_len": draw(st.sampled_from([60, 120, 4096])),
+    }
+
+
+OPTIONS = {
+    "vllm": vllm_options(),
+    "sarathi": sarathi_options(),
+    "orca": orca_options(),
+    "static": static_options(),
+    "simple_chunking": simple_chunking_options(),
+    "vllm_v0": vllm_v0_options(),
+}
 
 
 def run_fast(
@@ -102,7 +139,8 @@ def run_slow(
 ) -> tuple[Reference, list[Job]]:
     """The reference engine."""
     options = asdict(POLICIES[policy](**options))
-    engine = Reference(policy, options, COSTS.step_ns, block_size, blocks)
+    kind = Reference if hasattr(Reference, policy) else SarathiReference
+    engine = kind(policy, options, COSTS.step_ns, block_size, blocks)
     jobs = [Job(index, *facts) for index, facts in enumerate(workload)]
     engine.run(jobs)
     return engine, jobs

@@ -12,6 +12,7 @@ from simulator.errors import PolicyError
 from simulator.metrics.tokens import token_times_ns
 from simulator.runlog import FINISHED, STALLED, LoggedRun
 
+COLUMNS = ("start_ns", "end_ns", "num_decodes", "prefill_tokens", "kv_tokens", "free_blocks", "running", "waiting")
 COSTS = LinearCosts(fixed_ns=1000, per_token_ns=10, per_context_token_ns=1)
 
 
@@ -55,8 +56,9 @@ def check_outcome(requests: list[Request], log: LoggedRun, watch: Watch, serves_
 
 def check_repetition(log: LoggedRun, again: LoggedRun, requests: int) -> None:
     """The same run, each plan asked for once, must be the same. Raises PolicyError."""
-    for name, column in log.iterations.items():
-        for iteration, (one, two) in enumerate(zip(column.tolist(), again.iterations[name].tolist(), strict=False)):
+    for name in COLUMNS:
+        columns = log.iterations[name].tolist(), again.iterations[name].tolist()
+        for iteration, (one, two) in enumerate(zip(*columns, strict=False)):
             if one != two:
                 raise PolicyError(
                     "plan is no function of the view: the same run again was planned differently, iteration"

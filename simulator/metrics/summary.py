@@ -1,15 +1,15 @@
-"""The tables of a run: a row a request, a row an iteration, and the one-row summary, as the output files hold them."""
+"""What is reported about one policy's run: its tables, and the one-row summary."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from simulator.metrics.quantiles import percentiles, weighted_mean, weighted_percentiles
-from simulator.metrics.tokens import NS_PER_S, longest_gaps, token_gaps
-from simulator.results import PolicyResult, TokenGaps
-from simulator.runlog import FINISHED, STATUS_NAMES, LoggedRun
+from simulator.metrics.tables import IterationTable, request_table
+from simulator.metrics.tokens import LoggedGaps, Ticks, gap_sample
+from simulator.results import PolicyResult, Table
+from simulator.runlog import LoggedRun
 from simulator.trace import Floats, Ints, Trace
 
 _PERCENTS = (50.0, 90.0, 99.0)
@@ -17,99 +17,34 @@ _PERCENTS = (50.0, 90.0, 99.0)
 
 def policy_result(label: str, policy: str, options: Mapping[str, Any], trace: Trace, run: LoggedRun) -> PolicyResult:
     """Everything reported about one policy's run over `trace`."""
-    requests = request_table(trace, run)
-    gaps = token_gaps(run)
+    ticks = Ticks(run)
+    summary = {"label": label, "policy": policy}
+    requests = request_table(trace, run, ticks)
     return PolicyResult(
         label,
         policy,
         dict(options),
         requests,
-        iteration_table(run),
-        gaps,
-        summary_row(label, policy, requests, gaps, run),
+        IterationTable(run.iterations),
+        LoggedGaps(run),
+        summary | summary_row(requests, gap_sample(run, ticks), run),
     )
 
 
-def iteration_table(run: LoggedRun) -> pd.DataFrame:
-    """Columns of `iterations.csv`; times in seconds."""
-    rows = run.iterations
-    return pd.DataFrame(
-        {
-            "iteration": np.arange(len(rows["end_ns"])),
-            "start_s": rows["start_ns"] / NS_PER_S,
-            "end_s": rows["end_ns"] / NS_PER_S,
-            "num_decodes": rows["num_decodes"],
-            "decode_tokens": rows["num_decodes"],
-            "num_prefills": rows["num_prefills"],
-            "prefill_tokens": rows["prefill_tokens"],
-            "kv_tokens": rows["kv_tokens"],
-            "free_blocks": rows["free_blocks"],
-            "running": rows["running"],
-            "waiting": rows["waiting"],
-        },
-        copy=False,
-    )
-
-
-def request_table(trace: Trace, run: LoggedRun) -> pd.DataFrame:
-    """Columns of `requests.csv`, a row a request in trace order; times in seconds, NaN where they do not exist.
-
-    `output_tokens` is what the trace asked for; `generated_tokens` is less where generation was cut at the model's
-    longest sequence.
-    """
-    logged = run.requests
-    order = np.argsort(logged["request"], kind="stable")
-    assert np.array_equal(logged["request"][order], np.arange(len(trace))), "every request ends exactly once"
-    column = {name: values[order] for name, values in logged.items()}
-    ends, starts = run.iterations["end_ns"], run.iterations["start_ns"]
-    finished = column["status"] == FINISHED
-    first_scheduled = _times(starts, column["first_scheduled"])
-    first_token = _times(ends, column["first_token"])
-    finish = np.where(finished, _times(ends, column["last_token"]), np.nan)
-    generated = column["generated"]
-    arrival = trace.arrival_ns * 1.0
-    with np.errstate(invalid="ignore", divide="ignore"):
-        tpot = np.where(finished & (generated > 1), (finish - first_token) / (generated - 1), np.nan)
-    longest = longest_gaps(run, len(trace)) * 1.0
-    longest[generated < 2] = np.nan
-    ids = trace.request_id if trace.request_id is not None else np.arange(len(trace))
-    return pd.DataFrame(
-        {
-            "request_id": ids,
-            "arrival_s": arrival / NS_PER_S,
-            "prompt_tokens": trace.prompt_tokens,
-            "output_tokens": trace.output_tokens,
-            "first_scheduled_s": first_scheduled / NS_PER_S,
-            "first_token_s": first_token / NS_PER_S,
-            "finish_s": finish / NS_PER_S,
-            "ttft_s": (first_token - arrival) / NS_PER_S,
-            "tpot_s": tpot / NS_PER_S,
-            "itl_max_s": longest / NS_PER_S,
-            "e2e_s": (finish - arrival) / NS_PER_S,
-            "preemptions": column["preemptions"],
-            "status": np.array(STATUS_NAMES)[column["status"]],
-            "generated_tokens": generated,
-            "cached_tokens": column["cached"],
-            "queue_s": (first_scheduled - arrival) / NS_PER_S,
-        }
-    )
-
-
-def summary_row(label: str, policy: str, requests: pd.DataFrame, gaps: TokenGaps, run: LoggedRun) -> dict[str, Any]:
-    """Columns of `summary.csv` in order."""
-    finished = requests[requests["status"] == "finished"]
-    first_arrival = float(requests["arrival_s"].iloc[0])
-    duration = float(finished["finish_s"].max()) - first_arrival if len(finished) else float("nan")
-    output = int(finished["generated_tokens"].sum())
-    total = output + int(finished["prompt_tokens"].sum())
+def summary_row(requests: Table, gaps: tuple[Floats, Ints], run: LoggedRun) -> dict[str, Any]:
+    """Columns of `summary.csv` in order, but for label and policy. `gaps` are the inter-token latencies in seconds
+    and how often each occurs."""
+    finished = requests["status"] == "finished"
+    number = int(finished.sum())
+    duration = float(requests["finish_s"][finished].max() - requests["arrival_s"][0]) if number else float("nan")
+    output = int(requests["generated_tokens"][finished].sum())
+    total = output + int(requests["prompt_tokens"][finished].sum())
     free = run.iterations["free_blocks"]
     row: dict[str, Any] = {
-        "label": label,
-        "policy": policy,
         "num_requests": len(requests),
-        "num_finished": len(finished),
+        "num_finished": number,
         "duration_s": duration,
-        "requests_per_s": _rate(len(finished), duration),
+        "requests_per_s": _rate(number, duration),
         "output_tokens_per_s": _rate(output, duration),
         "total_tokens_per_s": _rate(total, duration),
         "iterations": len(free),
@@ -117,13 +52,12 @@ def summary_row(label: str, policy: str, requests: pd.DataFrame, gaps: TokenGaps
         "bubble_fraction": bubble_fraction(run),
         "kv_peak_fraction": float(1 - free.min() / run.total_blocks) if len(free) else 0.0,
     }
-    samples = {"ttft": "ttft_s", "tpot": "tpot_s", "e2e": "e2e_s", "queue": "queue_s"}
     for metric in ("ttft", "tpot", "itl", "e2e", "queue"):
         if metric == "itl":
-            mean = weighted_mean(gaps.gap_s, gaps.count)
-            spread = weighted_percentiles(gaps.gap_s, gaps.count, _PERCENTS)
+            mean, spread = weighted_mean(*gaps), weighted_percentiles(*gaps, _PERCENTS)
         else:
-            values: Floats = requests[samples[metric]].dropna().to_numpy()
+            values: Floats = requests[f"{metric}_s"]
+            values = values[~np.isnan(values)]
             mean = float(values.mean()) if len(values) else float("nan")
             spread = percentiles(values, _PERCENTS)
         row[f"{metric}_mean_s"] = mean
@@ -137,15 +71,11 @@ def bubble_fraction(run: LoggedRun) -> float:
     On one GPU the simulated engine works whenever it can, so this is 0 unless the policy itself leaves it idle;
     waiting for arrivals is not a bubble.
     """
-    starts, ends = run.iterations["start_ns"], run.iterations["end_ns"]
-    return run.bubble_ns / int(ends[-1] - starts[0]) if len(ends) and ends[-1] > starts[0] else 0.0
-
-
-def _times(times_ns: Ints, iterations: Ints) -> Floats:
-    """Nanoseconds of the given iterations as float64, NaN where the iteration is -1."""
-    if not len(times_ns):
-        return np.full(len(iterations), np.nan)
-    return np.where(iterations >= 0, times_ns[iterations], np.nan)
+    ends = run.iterations["end_ns"]
+    if not len(ends):
+        return 0.0
+    began = int(run.iterations.column("start_ns", 0, 1)[0])
+    return run.bubble_ns / int(ends[-1] - began) if ends[-1] > began else 0.0
 
 
 def _rate(count: int, duration: float) -> float:

@@ -4,71 +4,107 @@ Inside a stay in the decode cohort the gaps between a request's tokens are the g
 members of the cohort share them: one weighted value a tick holds what may be hundreds of millions of latencies.
 """
 
+from functools import cached_property
+
 import numpy as np
 
 from simulator.results import TokenGaps
-from simulator.runlog import LoggedRun
-from simulator.trace import Ints
+from simulator.runlog import LoggedRun, narrowed
+from simulator.trace import Floats, Ints
 
 NS_PER_S = 1e9  # divided by, not multiplied with its inverse: 8000000 ns are 0.008 s to the last bit
 
 
-def tick_iterations(run: LoggedRun) -> Ints:
-    """The iteration of each tick of the decode clock."""
-    return np.flatnonzero(run.iterations["num_decodes"])
+class Ticks:
+    """The ticks of the decode clock: `iteration[k]` of tick k, `gap_ns[k]` to tick k + 1, and `sharing[k]` requests
+    that were in the cohort without a break from tick k to k + 1."""
+
+    def __init__(self, run: LoggedRun) -> None:
+        decodes = run.iterations["num_decodes"]
+        self.iteration = narrowed(np.flatnonzero(decodes))
+        sharing = decodes[self.iteration]
+        np.subtract.at(sharing, run.stays["first_tick"], 1)
+        self.sharing: Ints = sharing[1:]
+        self.gap_ns: Ints = np.diff(run.iterations["end_ns"][self.iteration])
+
+
+def single_gaps(run: LoggedRun, ticks: Ticks) -> tuple[Ints, Ints]:
+    """Iterations (of the token before, of the token) of each gap that one request has for itself: from whatever token
+    came before to the first of a stay, or to the one that completes a prompt again after a preemption."""
+    entered, again = run.stays["previous"] >= 0, run.emissions["previous"] >= 0
+    earlier = np.concatenate([run.stays["previous"][entered], run.emissions["previous"][again]])
+    first = ticks.iteration[run.stays["first_tick"][entered]]
+    return earlier, np.concatenate([first, run.emissions["iteration"][again]])
+
+
+def gap_sample(run: LoggedRun, ticks: Ticks) -> tuple[Floats, Ints]:
+    """Every gap between consecutive tokens of one request: values in seconds, and how often each occurs."""
+    earlier, later = single_gaps(run, ticks)
+    ends = run.iterations["end_ns"]
+    gaps = np.empty(len(ticks.gap_ns) + len(later))
+    np.divide(ticks.gap_ns, NS_PER_S, out=gaps[: len(ticks.gap_ns)])
+    np.divide(ends[later] - ends[earlier], NS_PER_S, out=gaps[len(ticks.gap_ns) :])
+    return gaps, np.append(ticks.sharing, np.ones(len(later), ticks.sharing.dtype))
 
 
 def token_gaps(run: LoggedRun) -> TokenGaps:
     """Every gap between consecutive tokens of one request, weighted by the requests that saw it; in order of time."""
-    ends = run.iterations["end_ns"]
-    ticks = tick_iterations(run)
-    shared = _shared_gap_counts(run, ticks)
-    first = run.stays["previous"] >= 0
-    entry_ticks = ticks[run.stays["first_tick"][first]]
-    again = run.emissions["previous"] >= 0
-    later = np.concatenate([ticks[1:], entry_ticks, run.emissions["iteration"][again]])
-    earlier = np.concatenate([ticks[:-1], run.stays["previous"][first], run.emissions["previous"][again]])
-    single = np.ones(len(later) - len(shared), np.int64)
-    counts = np.concatenate([shared, single])
-    seen = counts > 0
-    later, earlier, counts = later[seen], earlier[seen], counts[seen]
+    ticks = Ticks(run)
+    gap_s, count = gap_sample(run, ticks)
+    later = np.concatenate([ticks.iteration[1:], single_gaps(run, ticks)[1]])
     order = np.argsort(later, kind="stable")
-    later, earlier = later[order], earlier[order]
-    return TokenGaps(ends[later] / NS_PER_S, (ends[later] - ends[earlier]) / NS_PER_S, counts[order])
+    order = order[count[order] > 0]
+    return TokenGaps(run.iterations["end_ns"][later[order]] / NS_PER_S, gap_s[order], count[order])
 
 
-def _shared_gap_counts(run: LoggedRun, ticks: Ints) -> Ints:
-    """For each tick but the first: cohort members that were in the same stay at the tick before."""
-    members = run.iterations["num_decodes"][ticks]
-    joined = np.bincount(run.stays["first_tick"], minlength=len(ticks))[: len(ticks)]
-    return (members - joined)[1:]
+class LoggedGaps:
+    """The gaps of a run, worked out when they are first asked for."""
+
+    def __init__(self, run: LoggedRun) -> None:
+        self._run = run
+
+    @cached_property
+    def _gaps(self) -> TokenGaps:
+        return token_gaps(self._run)
+
+    @property
+    def end_s(self) -> Floats:
+        """See `Gaps`."""
+        return self._gaps.end_s
+
+    @property
+    def gap_s(self) -> Floats:
+        """See `Gaps`."""
+        return self._gaps.gap_s
+
+    @property
+    def count(self) -> Ints:
+        """See `Gaps`."""
+        return self._gaps.count
 
 
-def longest_gaps(run: LoggedRun, requests: int) -> Ints:
+def longest_gaps(run: LoggedRun, ticks: Ticks, requests: int) -> Ints:
     """Longest gap between two tokens of each request, nanoseconds; 0 where it has fewer than two tokens."""
-    ends, ticks = run.iterations["end_ns"], tick_iterations(run)
     longest = np.zeros(requests, np.int64)
-    stays = run.stays
-    order = np.argsort(stays["first_tick"], kind="stable")
-    request, start, count = (stays[name][order] for name in ("request", "first_tick", "ticks"))
-    previous = stays["previous"][order]
+    order = np.argsort(run.stays["first_tick"], kind="stable")
+    request, start, count = (run.stays[name][order] for name in ("request", "first_tick", "ticks"))
     inner = count > 1
     if inner.any():
-        between = np.append(np.diff(ends[ticks]), 0)  # a last element, so that every slice end is an index
+        between = np.append(ticks.gap_ns, 0)  # a last element, so that every slice end is an index
         bounds = np.stack([start[inner], start[inner] + count[inner] - 1], axis=1).ravel()
         np.maximum.at(longest, request[inner], np.maximum.reduceat(between, bounds)[::2])
-    entered = previous >= 0
-    np.maximum.at(longest, request[entered], ends[ticks[start[entered]]] - ends[previous[entered]])
-    again = run.emissions["previous"] >= 0
-    gaps = ends[run.emissions["iteration"][again]] - ends[run.emissions["previous"][again]]
-    np.maximum.at(longest, run.emissions["request"][again], gaps)
+    earlier, later = single_gaps(run, ticks)
+    entered, again = run.stays["previous"] >= 0, run.emissions["previous"] >= 0
+    whose = np.concatenate([run.stays["request"][entered], run.emissions["request"][again]])
+    ends = run.iterations["end_ns"]
+    np.maximum.at(longest, whose, ends[later] - ends[earlier])
     return longest
 
 
 def token_times_ns(run: LoggedRun, requests: int) -> list[list[int]]:
     """The time of every token of every request; O(tokens), for tests and for looking at single requests."""
     ends = run.iterations["end_ns"].tolist()
-    ticks = tick_iterations(run).tolist()
+    ticks = np.flatnonzero(run.iterations["num_decodes"]).tolist()
     times: list[list[int]] = [[] for _ in range(requests)]
     for index, first, count in zip(
         *(run.stays[name].tolist() for name in ("request", "first_tick", "ticks")), strict=True

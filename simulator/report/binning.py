@@ -6,13 +6,13 @@ from itertools import pairwise
 import numpy as np
 
 from simulator.metrics.quantiles import weighted_quantiles
-from simulator.results import TokenGaps
+from simulator.results import Gaps
 from simulator.trace import Floats, Ints
 
 IDLE = 1e-6  # the share of a bin below which it ran nothing; sums of 10^7 steps are not exact
 
 
-def gap_bands(gaps: TokenGaps, edges: Floats, probabilities: Floats) -> Floats:
+def gap_bands(gaps: Gaps, edges: Floats, probabilities: Floats) -> Floats:
     """ITL quantiles in seconds of the gaps that end in each bin: (bins, probabilities), NaN where none does.
 
     A bin holds its first edge; the last one holds both. O(n log n).

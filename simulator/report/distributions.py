@@ -10,7 +10,7 @@ from simulator.metrics.quantiles import weighted_quantiles
 from simulator.report.axes import key, key_inches, latency_axis
 from simulator.report.style import GRID, MUTED, Look, looks, new_figure, no_data
 from simulator.report.wording import duration
-from simulator.results import PolicyResult
+from simulator.results import PolicyResult, floats
 from simulator.trace import Floats, Ints
 
 MARKED = np.array([0.5, 0.9, 0.99])
@@ -62,7 +62,7 @@ def _nines(share: float | Floats) -> Floats:
 
 
 def _ttfts(result: PolicyResult) -> Pool:
-    values = result.requests["ttft_s"].to_numpy(dtype=np.float64)
+    values = floats(result.requests, "ttft_s")
     values = np.sort(values[np.isfinite(values)])
     return values, np.ones(len(values), dtype=np.int64)
 

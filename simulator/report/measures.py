@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from simulator.report.wording import duration, significant
 from simulator.results import SUMMARY_METRICS, SUMMARY_STATISTICS, PolicyResult
 
@@ -87,8 +89,8 @@ def served_alike(results: Sequence[PolicyResult]) -> bool:
     """Whether the policies finished the same requests with the same outputs, so that their latencies compare."""
     first = results[0].requests
     return all(
-        result.requests["status"].equals(first["status"])
-        and result.requests["generated_tokens"].equals(first["generated_tokens"])
+        np.array_equal(result.requests["status"], first["status"])
+        and np.array_equal(result.requests["generated_tokens"], first["generated_tokens"])
         for result in results[1:]
     )
 

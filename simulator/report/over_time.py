@@ -12,7 +12,7 @@ from simulator.report.axes import PANEL_INCHES, count_axis, key, key_inches, lat
 from simulator.report.binning import gap_bands, step_means
 from simulator.report.style import MUTED, looks, new_figure, no_data
 from simulator.report.wording import shorten
-from simulator.results import PolicyResult
+from simulator.results import PolicyResult, floats
 from simulator.trace import Floats
 
 BINS = 150
@@ -92,7 +92,7 @@ def _queue_axis(axes: Axes, name: str, drawn: bool) -> None:
 
 def _queues(result: PolicyResult, edges: Floats) -> list[Floats]:
     names = ("start_s", "end_s", "running", "waiting", "kv_tokens")
-    start, end, *columns = (result.iterations[name].to_numpy(dtype=np.float64) for name in names)
+    start, end, *columns = (floats(result.iterations, name) for name in names)
     return step_means(start, end, columns, edges)
 
 

@@ -13,7 +13,7 @@ from simulator.report.axes import LABEL_LIMIT, PANEL_INCHES, Span, count_axis, s
 from simulator.report.binning import busiest_window, step_means
 from simulator.report.style import DECODE, MUTED, PREFILL, new_figure, no_data
 from simulator.report.wording import shorten
-from simulator.results import PolicyResult
+from simulator.results import PolicyResult, floats
 from simulator.trace import Floats
 
 BINS = 300
@@ -59,16 +59,21 @@ def _headings(panels: NDArray[np.object_], results: Sequence[PolicyResult], show
 
 def busy_span(results: Sequence[PolicyResult], whole: Span) -> Span:
     """The 10 to 30 s in which most tokens arrive, about STEPS_SHOWN steps of the median policy."""
-    steps = [float((result.iterations["end_s"] - result.iterations["start_s"]).median()) for result in results]
+    steps = [_typical_step(result) for result in results]
     typical = float(np.median([step for step in steps if np.isfinite(step)] or [0.0]))
     length = float(np.clip(STEPS_SHOWN * typical, *WINDOW_S))
     requests = max((result.requests for result in results), key=len)
-    tokens = (requests["prompt_tokens"] + requests["output_tokens"]).to_numpy(dtype=np.float64)
-    start = busiest_window(requests["arrival_s"].to_numpy(dtype=np.float64), tokens, length)
+    tokens = floats(requests, "prompt_tokens") + floats(requests, "output_tokens")
+    start = busiest_window(floats(requests, "arrival_s"), tokens, length)
     if not np.isfinite(start) or whole.end_s - whole.start_s <= length:
         return whole
     start = min(start, whole.end_s - length)
     return Span(start, start + length)
+
+
+def _typical_step(result: PolicyResult) -> float:
+    steps = result.iterations
+    return float(np.median(steps["end_s"] - steps["start_s"])) if len(steps) else float("nan")
 
 
 def _step_panel(axes: Axes, result: PolicyResult, shown: Span) -> float:
@@ -85,10 +90,8 @@ def _step_panel(axes: Axes, result: PolicyResult, shown: Span) -> float:
 
 def _steps(result: PolicyResult, shown: Span) -> tuple[Floats, Floats, Floats]:
     """(edges, decode tokens, prefill tokens): single steps where few, one at a time, else bins."""
-    steps = result.iterations
-    start, end, decode, prefill = (
-        steps[name].to_numpy(dtype=np.float64) for name in ("start_s", "end_s", "decode_tokens", "prefill_tokens")
-    )
+    names = ("start_s", "end_s", "decode_tokens", "prefill_tokens")
+    start, end, decode, prefill = (floats(result.iterations, name) for name in names)
     seen = (end > shown.start_s) & (start < shown.end_s)
     if 0 < seen.sum() <= STEPS_SHOWN * 2 and bool(np.all(start[seen][1:] >= end[seen][:-1])):
         return _single_steps(start[seen], end[seen], decode[seen], prefill[seen])

@@ -12,6 +12,7 @@ from profiler.cli import main as profile_gpu
 from simulator.cli import simulate_trace
 from simulator.conformance.__main__ import check
 from simulator.errors import InputError
+from simulator.plugins import policy_names, setting_names
 from tests.house.paths import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -119,3 +120,9 @@ def test_every_linked_file_exists():
     """Links to files of this repository."""
     for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", README):
         assert (ROOT / target).exists(), target
+
+
+def test_every_policy_is_listed():
+    """In the table, those that ship and the ready-made settings."""
+    listed = set(re.findall(r"^\| `([\w-]+)` \|", README, re.MULTILINE))
+    assert {*policy_names(), *setting_names()} <= listed

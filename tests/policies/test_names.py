@@ -30,6 +30,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "max_prefills_per_batch": 0,
     },
     "sarathi": {"chunk_size": 512, "max_num_seqs": 128, "tile_size": 128, "max_prefills_per_batch": 1},
+    "simple-chunking": {"chunk_size": 512, "max_num_seqs": 128},
+    "static": {"max_batch_size": 64, "max_model_len": 16384},
     "vllm": {
         "max_num_batched_tokens": 8192,
         "max_num_seqs": 1024,
@@ -41,6 +43,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "async_scheduling": True,
         "max_model_len": 131072,
     },
+    "vllm-v0": {"max_num_seqs": 256, "max_num_batched_tokens": 131072, "max_model_len": 131072},
 }
 
 
@@ -102,6 +105,7 @@ def test_plain_yaml_is_the_default() -> None:
         raw = yaml.safe_load(path.read_text())
         name = raw.pop("policy")
         if path.stem == name:
+            name = name.replace("_", "-")
             assert options(name, **raw) == DEFAULTS.get(name, options(name))
 
 
@@ -139,6 +143,13 @@ def test_vllm_length_is_the_models() -> None:
     """The longest sequence is the model's unless given."""
     assert options("vllm", Surroundings("NVIDIA H200", 141 * GIB, 4096))["max_model_len"] == 4096
     assert options("vllm", max_model_len=1000)["max_model_len"] == 1000
+
+
+def test_vllm_v0_budget_is_the_longest_sequence() -> None:
+    """Unless given, a step holds one prompt as long as the model's longest sequence, or `max_model_len`."""
+    assert options("vllm-v0", Surroundings("NVIDIA H200", 141 * GIB, 4096))["max_num_batched_tokens"] == 4096
+    assert options("vllm-v0", max_model_len=1000)["max_num_batched_tokens"] == 1000
+    assert options("vllm-v0", max_num_batched_tokens=2048)["max_model_len"] == 131072
 
 
 def test_vllm_budget_below_the_sequences() -> None:

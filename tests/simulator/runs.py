@@ -5,14 +5,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from simulator.core import Batch, Policy, Request, StepCosts, View
+from simulator.core import DECODES_ONLY, Batch, Policy, Request, StepCosts, View
 from simulator.costs import LinearCosts
 from simulator.engine import simulate
 from simulator.metrics.summary import policy_result
 from simulator.metrics.tokens import token_times_ns
-from simulator.results import PolicyResult
+from simulator.results import PolicyResult, Table
 from simulator.runlog import LoggedRun
 from simulator.trace import Trace
 
@@ -21,8 +20,8 @@ ONE_SECOND_A_STEP = LinearCosts(fixed_ns=SECOND)
 
 
 class Watched:
-    """A policy whose decisions are spelled out: `steps[i]` maps request index to tokens, `victims[i]` lists who lost
-    its memory, in that step."""
+    """A policy that is asked in every step and whose decisions are spelled out: `steps[i]` maps request index to
+    tokens, `victims[i]` lists who lost its memory, in that step."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
@@ -40,6 +39,8 @@ class Watched:
             tokens.update((request.index, count) for request, count in batch.chunks)
             self.steps.append(tokens)
             self.victims.append([request.index for request in batch.preempted])
+            if batch.holds != Batch.ONCE:
+                return DECODES_ONLY
         return batch
 
 
@@ -62,7 +63,7 @@ class Outcome:
         return [[time / SECOND for time in times] for times in token_times_ns(self.log, len(self.trace))]
 
     @property
-    def iterations(self) -> pd.DataFrame:
+    def iterations(self) -> Table:
         return self.result.iterations
 
     def column(self, name: str) -> list[Any]:

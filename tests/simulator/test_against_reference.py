@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.workloads import OPTIONS, fast_outcome, run_fast, run_slow, slow_outcome, workloads
 
 
-@pytest.mark.parametrize("policy", ["vllm", "sarathi", "orca"])
+@pytest.mark.parametrize("policy", list(OPTIONS))
 @settings(max_examples=400, deadline=None)
 @given(data=st.data(), workload=workloads(), block_size=st.sampled_from([1, 4, 16]), pool=st.integers(40, 400))
 def test_equals_the_reference_engine(

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from simulator import __version__
+from simulator.plugins import policy_names
 from tests.simulator.conftest import LINEAR, Simulate, csv_bytes, resolved, summary, write_yaml
 from tests.simulator.tables import SHAPE, write_small_table
 from tests.simulator.test_experiment import OWN_POLICY
@@ -184,7 +185,7 @@ class TestOptions:
     @pytest.mark.parametrize(
         ("what", "expected"),
         [
-            ("policies", ["orca", "sarathi", "vllm", "max_num_batched_tokens", "chunk_size (512)"]),
+            ("policies", [*policy_names(), "sarathi-serve", "max_num_batched_tokens", "chunk_size (512)"]),
             ("costs", ["h200/llama-3.1-8b", "NVIDIA H200"]),
             ("models", ["llama-3.1-8b", "16.1 GB", "128 KiB", "llama-13b"]),
             ("formats", ["native", "arrival_s"]),

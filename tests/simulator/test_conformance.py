@@ -8,11 +8,18 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-import simulator.conformance.repeats as repeats
 from policies.vllm import Vllm
 from simulator.conformance import Case, ConformanceError, check_case, check_policy
 from simulator.conformance.__main__ import check
-from simulator.core import DECODES_ONLY, Batch, PolicyBase, Surroundings, View
+from simulator.core import (
+    DECODES_ONLY,
+    DECODES_UNTIL_ARRIVAL,
+    DECODES_UNTIL_FINISH,
+    Batch,
+    PolicyBase,
+    Surroundings,
+    View,
+)
 from simulator.errors import InputError, run_command
 from simulator.plugins import make_policy, policy_names
 from simulator.promises import Promises
@@ -30,6 +37,12 @@ VARIATIONS: dict[str, list[dict[str, Any]]] = {
         {"chunk_size": 8, "max_num_seqs": 4, "tile_size": 4},
         {"chunk_size": 16, "max_num_seqs": 5, "tile_size": 0, "max_prefills_per_batch": 0},
         {"chunk_size": 3, "max_num_seqs": 8, "tile_size": 0, "max_prefills_per_batch": 2},
+    ],
+    "simple-chunking": [{"chunk_size": 8, "max_num_seqs": 4}, {"chunk_size": 3, "max_num_seqs": 8}],
+    "static": [{"max_batch_size": 3, "max_model_len": 100}, {"max_batch_size": 1, "max_model_len": 60}],
+    "vllm-v0": [
+        {"max_num_batched_tokens": 64, "max_num_seqs": 4, "max_model_len": 80},
+        {"max_num_batched_tokens": 50, "max_num_seqs": 6, "max_model_len": 200},
     ],
     "vllm": [
         {"max_num_batched_tokens": 16, "max_num_seqs": 4},
@@ -99,35 +112,28 @@ def test_untested_limits_are_told() -> None:
 
 
 class Holds(Sound):
-    """Says that its decodes hold until the next arrival, rightly; `wrongly`: also while somebody waits."""
-
-    wrongly = False
+    """Says that its decodes hold until the next arrival, also while somebody waits."""
 
     def plan(self, view: View) -> Batch | None:
         batch = super().plan(view)
-        if batch is DECODES_ONLY and (self.wrongly or not view.waiting):
-            return HELD
-        return batch
+        return DECODES_UNTIL_ARRIVAL if batch is DECODES_ONLY else batch
 
 
-class HoldsWrongly(Holds):
-    wrongly = True
+class HoldsRightly(Sound):
+    """The same, while nobody waits; then only until a request finishes."""
+
+    def plan(self, view: View) -> Batch | None:
+        batch = super().plan(view)
+        if batch is not DECODES_ONLY:
+            return batch
+        return DECODES_UNTIL_FINISH if view.waiting else DECODES_UNTIL_ARRIVAL
 
 
-HELD = Batch()
-
-
-@pytest.fixture
-def _held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repeats, "holds", lambda batch: repeats.UNTIL_ARRIVAL if batch is HELD else repeats.ONCE)
-
-
-@pytest.mark.usefixtures("_held")
 def test_a_batch_that_holds_is_asked_for_again() -> None:
     """Its promise is checked in every step it spans."""
-    check_policy(Holds())
-    with pytest.raises(ConformanceError, match=r"^HoldsWrongly .*said that every decode would go on until a request"):
-        check_policy(HoldsWrongly())
+    check_policy(HoldsRightly(), steps_in_flight=(1, 2))
+    with pytest.raises(ConformanceError, match=r"said that every decode would go on until a request arrives, and then"):
+        check_policy(Holds())
 
 
 class Trades(Careless):

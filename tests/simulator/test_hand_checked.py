@@ -4,19 +4,30 @@ import pytest
 
 from policies.orca import Orca
 from policies.sarathi import Sarathi
+from policies.simple_chunking import SimpleChunking
+from policies.static import Static
 from policies.vllm import Vllm
+from policies.vllm_v0 import VllmV0
 from simulator.core import Policy, Request
 from simulator.costs import LinearCosts
 from simulator.engine import simulate
 from simulator.runlog import FINISHED, STALLED
-from tests.simulator.runs import Outcome, replay
+from simulator.scheduler import Scheduler
+from tests.simulator.runs import ONE_SECOND_A_STEP, SECOND, Outcome, replay
 
 SYNC = {"async_scheduling": False, "max_model_len": 10_000}
-EVERY_SYNC_POLICY = [
+MIXING_POLICIES = [
     Orca(),
     Sarathi(tile_size=0),
     Sarathi(max_prefills_per_batch=0, tile_size=0),
     Vllm(**SYNC),
+]
+EVERY_POLICY = [
+    *MIXING_POLICIES,
+    Static(max_model_len=1000),
+    SimpleChunking(),
+    VllmV0(),
+    Vllm(max_model_len=10_000),
 ]
 
 
@@ -217,6 +228,167 @@ class TestSarathi:
         assert outcome.steps == [{0: 80, 1: 80}, {0: 1}, {0: 1}, {1: 81, 2: 10}]
 
 
+class TestStatic:
+    """Three requests; the second and third wait for the end of the first one's batch."""
+
+    @pytest.fixture
+    def outcome(self) -> Outcome:
+        return replay(Static(max_model_len=1000), (0, 5, 3), (0.5, 7, 1), (1, 4, 2))
+
+    def test_steps(self, outcome: Outcome) -> None:
+        """Who arrives while a batch runs starts after its last token."""
+        assert outcome.steps == [{0: 5}, {0: 1}, {0: 1}, {1: 7, 2: 4}, {2: 1}]
+
+    def test_times(self, outcome: Outcome) -> None:
+        """Tokens, first tokens and queueing."""
+        assert outcome.tokens == [[1, 2, 3], [4], [4, 5]]
+        assert outcome.column("ttft_s") == [1, 3.5, 3]
+        assert outcome.column("queue_s") == [0, 2.5, 2]
+
+    def test_seats_stay_empty(self) -> None:
+        """A request that ends early makes no room for the next one."""
+        outcome = replay(Static(max_batch_size=2, max_model_len=1000), (0, 5, 1), (0, 5, 3), (0, 5, 1))
+        assert outcome.steps == [{0: 5, 1: 5}, {1: 1}, {1: 1}, {2: 5}]
+
+    def test_reserves_the_longest_sequence(self) -> None:
+        """With reservations of 96 tokens ten blocks hold one request, however short."""
+        outcome = replay(Static(max_model_len=96), (0, 5, 2), (0, 5, 1), num_blocks=10)
+        assert outcome.tokens == [[1, 2], [3]]
+        assert outcome.iterations["free_blocks"].tolist() == [4, 4, 4]
+
+    def test_limits(self) -> None:
+        """Output is cut at `max_model_len`; a longer prompt, or a reservation above the pool, is rejected."""
+        outcome = replay(Static(max_model_len=10), (0, 7, 20), (0, 11, 1))
+        assert outcome.tokens == [[1, 2, 3], []]
+        assert outcome.log.reasons == {1: "prompt of 11 tokens, max_model_len 10"}
+        outcome = replay(Static(max_model_len=161), (0, 1, 1), num_blocks=10)
+        assert outcome.log.reasons == {0: "needs 11 KV-cache blocks at once, the cache has 10"}
+
+
+class TestSimpleChunking:
+    """Chunks of four tokens; prefills and decodes take turns."""
+
+    @pytest.fixture
+    def outcome(self) -> Outcome:
+        return replay(SimpleChunking(chunk_size=4), (0, 3, 3), (0, 6, 2), (1, 1, 1))
+
+    def test_steps(self, outcome: Outcome) -> None:
+        """Prefill, decode, prefill, decode; the third prompt starts when the second is complete."""
+        assert outcome.steps == [{0: 3, 1: 1}, {0: 1}, {1: 4}, {0: 1}, {1: 1}, {1: 1}, {2: 1}]
+
+    def test_times(self, outcome: Outcome) -> None:
+        """Tokens, first tokens and queueing. After the sixth step it is the prefills' turn."""
+        assert outcome.tokens == [[1, 2, 4], [5, 6], [7]]
+        assert outcome.column("ttft_s") == [1, 5, 6]
+        assert outcome.column("queue_s") == [0, 0, 5]
+
+    def test_nobody_decodes(self) -> None:
+        """A decode turn without decodes passes at once: the chunks of a lone prompt follow each other."""
+        assert replay(SimpleChunking(chunk_size=4), (0, 10, 2)).steps == [{0: 4}, {0: 4}, {0: 2}, {0: 1}]
+
+    def test_nothing_to_prefill(self) -> None:
+        """A prefill turn without prompts passes at once, and after the decodes it is prefill's turn again."""
+        outcome = replay(SimpleChunking(), (0, 5, 5), (2, 5, 1), (3, 5, 1))
+        assert outcome.steps == [{0: 5}, {0: 1}, {1: 5}, {0: 1}, {2: 5}, {0: 1}, {0: 1}]
+
+    def test_prompts_in_progress_go_alone(self) -> None:
+        """Beside the rest of a prompt nobody is admitted, though the chunk size has room."""
+        outcome = replay(SimpleChunking(chunk_size=4), (0, 5, 1), (0, 1, 1))
+        assert outcome.steps == [{0: 4}, {0: 1}, {1: 1}]
+
+    def test_number_of_sequences(self) -> None:
+        """`max_num_seqs` counts running requests."""
+        outcome = replay(SimpleChunking(max_num_seqs=1), (0, 5, 2), (0, 5, 1))
+        assert outcome.tokens == [[1, 2], [3]]
+
+    @pytest.mark.parametrize(("blocks", "first_token"), [(98, 1), (99, 3)])
+    def test_watermark(self, blocks: int, first_token: int) -> None:
+        """Beside 100 of 200 blocks 98 are admitted, 99 wait."""
+        policy = SimpleChunking(chunk_size=10_000)
+        assert replay(policy, (0, 1600, 2), (0, 16 * blocks, 1), num_blocks=200).tokens[1] == [first_token]
+
+    def test_preemption(self) -> None:
+        """The first decode takes the second prompt's blocks, though that is still in progress."""
+        outcome = replay(SimpleChunking(chunk_size=100), (0, 80, 2), (0, 80, 1), num_blocks=10)
+        assert outcome.steps == [{0: 80, 1: 20}, {0: 1}, {1: 80}]
+        assert outcome.victims == [[], [1], []]
+        assert outcome.tokens == [[1, 2], [3]]
+
+
+class TestVllmV0:
+    """Whole prompts first; decodes pause for them."""
+
+    @pytest.fixture
+    def outcome(self) -> Outcome:
+        return replay(VllmV0(), (0, 5, 3), (0.5, 7, 1), (1, 4, 2))
+
+    def test_steps(self, outcome: Outcome) -> None:
+        """Both later prompts start together, without the first request's decode."""
+        assert outcome.steps == [{0: 5}, {1: 7, 2: 4}, {0: 1, 2: 1}, {0: 1}]
+
+    def test_times(self, outcome: Outcome) -> None:
+        """The pause is the first request's longest gap."""
+        assert outcome.tokens == [[1, 3, 4], [2], [2, 3]]
+        assert outcome.column("ttft_s") == [1, 1.5, 1]
+        assert outcome.column("itl_max_s") == [2, None, 1]
+
+    def test_budget(self) -> None:
+        """`max_num_batched_tokens` limits the prompts of a step; a short one does not pass one that does not fit."""
+        outcome = replay(VllmV0(max_num_batched_tokens=10), (0, 6, 1), (0, 5, 1), (0, 1, 1))
+        assert outcome.steps == [{0: 6}, {1: 5, 2: 1}]
+
+    def test_budget_above_the_longest_sequence(self) -> None:
+        """The budget is at most `max_model_len`."""
+        policy = VllmV0(max_num_batched_tokens=100, max_model_len=10)
+        assert replay(policy, (0, 6, 1), (0, 5, 1)).steps == [{0: 6}, {1: 5}]
+
+    def test_number_of_sequences(self) -> None:
+        """`max_num_seqs` counts running requests."""
+        outcome = replay(VllmV0(max_num_seqs=2), (0, 5, 2), (0, 5, 3), (0, 5, 1))
+        assert outcome.steps == [{0: 5, 1: 5}, {0: 1, 1: 1}, {2: 5}, {1: 1}]
+
+    @pytest.mark.parametrize(("blocks", "first_token"), [(98, 1), (99, 3)])
+    def test_watermark(self, blocks: int, first_token: int) -> None:
+        """Beside 100 of 200 blocks 98 are admitted, 99 wait."""
+        assert replay(VllmV0(), (0, 1600, 2), (0, 16 * blocks, 1), num_blocks=200).tokens[1] == [first_token]
+
+    def test_preemption(self) -> None:
+        """Two prompts fill ten blocks; the first decode takes the second one's, which keeps its token."""
+        outcome = replay(VllmV0(), (0, 80, 3), (0, 80, 2), num_blocks=10)
+        assert outcome.steps == [{0: 80, 1: 80}, {0: 1}, {0: 1}, {1: 81}]
+        assert outcome.victims == [[], [1], [], []]
+        assert outcome.tokens == [[1, 2, 3], [1, 4]]
+
+    def test_limits(self) -> None:
+        """Output is cut at `max_model_len`; a prompt above the budget is rejected and nobody waits for it."""
+        policy = VllmV0(max_num_batched_tokens=8, max_model_len=10)
+        outcome = replay(policy, (0, 9, 1), (0, 7, 20))
+        assert outcome.steps == [{1: 7}, {1: 1}, {1: 1}]
+        assert outcome.log.reasons == {0: "prompt of 9 tokens, at most 8 fit into a step"}
+
+    def test_prompt_grown_above_the_budget(self) -> None:
+        """A preempted request whose prompt and output exceed the budget can never be admitted again."""
+        outcome = replay(VllmV0(max_num_batched_tokens=80), (0, 80, 3), (0, 80, 3), num_blocks=11)
+        assert outcome.column("status") == ["finished", "stalled"]
+        assert outcome.log.reasons == {1: "grew to 81 tokens, more than can be admitted again"}
+
+    def test_dropped_at_the_head_of_the_queue(self) -> None:
+        """Without the check at arrival: the step that drops a prompt admits who stands behind it and decodes nobody."""
+        policy = VllmV0(max_num_batched_tokens=8)
+        scheduler = Scheduler(policy, ONE_SECOND_A_STEP, block_size=16, num_blocks=100, give_up_on_impossible=False)
+        for index, prompt in enumerate((5, 9, 2, 10)):
+            scheduler.arrive(Request(index, 0, prompt, 3))
+        scheduler.schedule(0)
+        scheduler.complete()
+        assert [request.index for request in scheduler.waiting] == []
+        assert scheduler.reasons.keys() == {1, 3}
+        scheduler.arrive(Request(4, 1, 9, 1))
+        assert scheduler.schedule(SECOND) == (2 * SECOND, ())
+        rows = scheduler.logged_run().iterations
+        assert rows["num_prefills"].tolist() == [2, 0]
+        assert rows["num_decodes"].tolist() == [0, 0]
+
+
 class TestVllm:
     """A budget of four tokens cuts a ten-token prompt."""
 
@@ -390,14 +562,14 @@ class TestVllmAsync:
         assert outcome.steps == [{0: 144, 1: 16}, {0: 1, 1: 1}, {1: 1}, {2: 144}]
 
 
-@pytest.mark.parametrize("policy", EVERY_SYNC_POLICY)
+@pytest.mark.parametrize("policy", MIXING_POLICIES)
 def test_arrival_at_the_end_of_a_step(policy: Policy) -> None:
     """A request that arrives at exactly a step's end joins the next step."""
     outcome = replay(policy, (0, 5, 3), (1, 5, 1))
     assert outcome.tokens == [[1, 2, 3], [2]]
 
 
-@pytest.mark.parametrize("policy", EVERY_SYNC_POLICY)
+@pytest.mark.parametrize("policy", MIXING_POLICIES)
 def test_arrival_just_after_the_end_of_a_step(policy: Policy) -> None:
     """One nanosecond later it waits a step longer."""
     outcome = replay(policy, (0, 5, 3), (1.000000001, 5, 1))
@@ -410,7 +582,7 @@ def test_async_arrival_at_the_end_of_a_step() -> None:
     assert outcome.steps == [{0: 5}, {0: 1}, {0: 1, 1: 5}, {0: 1}]
 
 
-@pytest.mark.parametrize("policy", [*EVERY_SYNC_POLICY, Vllm(max_model_len=10_000)])
+@pytest.mark.parametrize("policy", EVERY_POLICY)
 def test_idle_engine_starts_at_the_arrival(policy: Policy) -> None:
     """An idle engine runs a request as it arrives; waiting for arrivals is no bubble."""
     outcome = replay(policy, (0, 5, 1), (10.25, 5, 2))
@@ -419,7 +591,7 @@ def test_idle_engine_starts_at_the_arrival(policy: Policy) -> None:
     assert outcome.result.summary["bubble_fraction"] == 0
 
 
-@pytest.mark.parametrize("policy", [*EVERY_SYNC_POLICY, Vllm(max_model_len=10_000)])
+@pytest.mark.parametrize("policy", EVERY_POLICY)
 def test_costs_of_a_step(policy: Policy) -> None:
     """A step costs 1000 ns, 10 a token and 1 a context token: 10 + 3 tokens alone, then their decodes."""
     costs = LinearCosts(fixed_ns=1000, per_token_ns=10, per_context_token_ns=1)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from policies.orca import Orca
 from policies.vllm import Vllm
 from simulator.metrics.quantiles import percentiles, weighted_mean, weighted_percentiles
-from simulator.metrics.tokens import longest_gaps, token_gaps, token_times_ns
+from simulator.metrics.tokens import Ticks, longest_gaps, token_gaps, token_times_ns
 from simulator.runlog import LoggedRun
 from tests.simulator.runs import replay
 from tests.workloads import OPTIONS, run_fast, workloads
@@ -96,7 +96,7 @@ def test_longest_gaps(made: tuple[LoggedRun, list[list[int]]]) -> None:
     """The longest gap of each request, also across preemptions and steps that it sat out."""
     log, times = made
     naive = [max((b - a for a, b in pairwise(each)), default=0) for each in times]
-    assert longest_gaps(log, len(times)).tolist() == naive
+    assert longest_gaps(log, Ticks(log), len(times)).tolist() == naive
 
 
 def test_columns() -> None:

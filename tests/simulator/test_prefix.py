@@ -114,15 +114,15 @@ def test_no_block_is_lost(options: dict[str, object], shapes: list[tuple[int, in
     pool, now = scheduler.view.prefixes, 0
     assert pool is not None
     while scheduler.unfinished and scheduler.iterations < 20_000:
-        step = scheduler.schedule(now)
-        if step is None:
+        end_ns = scheduler.schedule(now)
+        if end_ns is None:
             scheduler.stall("nothing can run")
             break
-        now = step[0]
+        now = end_ns
         held = sum(count > 0 for count in pool.holders)
         assert held + len(pool.free) == scheduler.view.total_blocks
         assert scheduler.view.free_blocks == len(pool.free)
-        scheduler.complete(step[1])
+        scheduler.complete()
     assert scheduler.unfinished == 0
     assert len(pool.free) == scheduler.view.total_blocks
     assert not any(pool.holders)

@@ -15,7 +15,7 @@ from simulator.core import Batch, Policy, PolicyBase, Request, View
 from simulator.engine import simulate
 from simulator.errors import PolicyError
 from simulator.metrics.tokens import token_times_ns
-from simulator.runlog import FINISHED, REJECTED, STATUS_NAMES, LoggedRun
+from simulator.runlog import FINISHED, REJECTED, STATUS_NAMES, STRETCH_COLUMNS, LoggedRun
 from simulator.scheduler import Scheduler
 from tests.simulator.runs import ONE_SECOND_A_STEP, Watched
 from tests.workloads import COSTS, OPTIONS, POLICIES, workloads
@@ -176,7 +176,8 @@ def test_preemptions_are_counted(run: Run) -> None:
 
 @for_any_run
 def test_budget_is_kept(run: Run) -> None:
-    """vLLM: tokens of a step; Sarathi-Serve: decodes and chunks unless decodes alone exceed it; SARATHI: chunks."""
+    """vLLM: tokens of a step; Sarathi-Serve: decodes and chunks unless decodes alone exceed it; SARATHI and those that
+    run prefills and decodes apart: chunks."""
     rows = run.log.iterations
     tokens = rows["num_decodes"] + rows["prefill_tokens"]
     policy: Any = run.policy
@@ -187,22 +188,42 @@ def test_budget_is_kept(run: Run) -> None:
         assert (rows["num_prefills"] <= policy.max_prefills_per_batch).all()
     elif run.name == "sarathi":
         assert (tokens[rows["num_prefills"] > 0] <= policy.chunk_size).all()
-    elif policy.max_prefills_per_batch:
+    elif run.name == "orca" and policy.max_prefills_per_batch:
         assert (rows["num_prefills"] <= policy.max_prefills_per_batch).all()
+    elif run.name in ("simple_chunking", "vllm_v0"):
+        budget = policy.chunk_size if run.name == "simple_chunking" else policy.max_num_batched_tokens
+        assert (rows["prefill_tokens"] <= budget).all()
+
+
+@for_any_run
+def test_prefills_and_decodes_apart(run: Run) -> None:
+    """Only Orca, SARATHI and vLLM since version 1 mix them in a step."""
+    if run.name in ("static", "simple_chunking", "vllm_v0"):
+        rows = run.log.iterations
+        assert not ((rows["num_prefills"] > 0) & (rows["num_decodes"] > 0)).any()
+
+
+@for_any_run
+def test_static_batches_start_when_the_last_one_has_ended(run: Run) -> None:
+    """A step of prefills runs nobody else."""
+    if run.name == "static":
+        rows = run.log.iterations
+        starts = rows["num_prefills"] > 0
+        assert (rows["running"][starts] == rows["num_prefills"][starts]).all()
 
 
 @for_any_run
 def test_number_of_sequences_is_kept(run: Run) -> None:
     """Never more running requests than the policy allows."""
     policy: Any = run.policy
-    limit = policy.max_batch_size if run.name == "orca" else policy.max_num_seqs
+    limit = policy.max_batch_size if run.name in ("orca", "static") else policy.max_num_seqs
     assert (run.log.iterations["running"] <= limit).all()
 
 
 @for_any_run
-def test_orca_never_preempts(run: Run) -> None:
+def test_reserving_policies_never_preempt(run: Run) -> None:
     """What is reserved for the whole request cannot run out."""
-    if run.name == "orca":
+    if run.name in ("orca", "static"):
         assert sum(run.requests["preemptions"]) == 0
         assert set(run.requests["status"]) <= {FINISHED, REJECTED}
 
@@ -214,7 +235,9 @@ def test_same_run_twice(name: str, data: st.DataObject, workload: Any, pool: int
     """The same input gives the same log, byte for byte."""
     options = data.draw(OPTIONS[name])
     one, two = (run_of(name, options, workload, 4, max(2, pool // 4)).log for _ in range(2))
-    for part in ("iterations", "stays", "emissions", "requests"):
+    for column in (*STRETCH_COLUMNS[1:], "end_ns", "free_blocks"):
+        assert one.iterations[column].tobytes() == two.iterations[column].tobytes()
+    for part in ("stays", "emissions", "requests"):
         for column, values in getattr(one, part).items():
             assert values.tobytes() == getattr(two, part)[column].tobytes()
 
@@ -234,7 +257,10 @@ def everything(view: View) -> Snapshot:
     decodes = view.decodes
     requests = [*view.running, *view.waiting]
     return (
-        [getattr(view, name) for name in ("block_size", "total_blocks", "free_blocks", "decode_blocks", "now_ns")],
+        [
+            getattr(view, name)
+            for name in ("block_size", "total_blocks", "free_blocks", "decode_blocks", "last_prefills", "now_ns")
+        ],
         [request.index for request in view.waiting],
         [request.index for request in view.running],
         [request.index for request in view.prefilling],
@@ -321,6 +347,10 @@ MISTAKES: list[tuple[Callable[[View], Any], str]] = [
         "Misbehaving preempts and decodes request 0 (20 + 5 tokens) in one step",
     ),
     (lambda _: [1], "Misbehaving.plan returned [1]; it must be a Batch or None"),
+    (
+        lambda view: Batch(rejected=[(decoding(view), "of no use")]),
+        "Misbehaving rejects request 0 (20 + 5 tokens), which is not waiting",
+    ),
     (lambda _: Batch(decodes=()), "Misbehaving returned an empty batch; return None to schedule nothing"),
 ]
 

@@ -1,0 +1,237 @@
+"""The replay of recorded decisions notices what differs: tiny recordings made by hand, whole and with a value changed.
+
+A step takes 1000 ns, 10 a token and 1 a token of context; blocks have four tokens.
+"""
+
+import copy
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.golden import main
+from tests.golden_files import Record, Scenario
+
+TIMES = {"a_ns": 1000, "b_ns_per_token": 10, "c_ns_per_ctx_token": 1}
+
+
+def recording(engine: str, config: Record, requests: list[Record], steps: list[Record], summary: Record) -> Scenario:
+    header = {"kind": "header", "engine": engine, "name": "tiny", "config": {"block_size": 4, **config}}
+    numbered = [{"i": number, **step} for number, step in enumerate(steps)]
+    return Scenario({**header, "time_model": TIMES}, requests, numbered, {"kind": "summary", **summary})
+
+
+# Two prompts fill the four blocks (a fifth is the null block). Step 1: the first decode needs a fifth and preempts the
+# second request, whose last block it takes. Step 2: that one is resumed and finds its first block in the cache.
+VLLM = recording(
+    "vllm",
+    {
+        "num_gpu_blocks": 5,
+        "max_num_batched_tokens": 16,
+        "max_num_seqs": 2,
+        "long_prefill_token_threshold": 0,
+        "enable_chunked_prefill": True,
+        "policy": "fcfs",
+        "enable_prefix_caching": True,
+        "scheduler_reserve_full_isl": True,
+        "max_model_len": 100,
+    },
+    [{"id": 0, "arr": 0, "p": 8, "o": 2}, {"id": 1, "arr": 0, "p": 8, "o": 2}],
+    [
+        {"t": 0, "dt": 1176, "add": [0, 1], "s": [[0, 8], [1, 8]], "new": [0, 1], "tok": 16, "ctx": 16}
+        | {"run": 2, "wait": 0, "free": 0, "free2": 0},
+        {"t": 1176, "dt": 1019, "s": [0], "pre": [1], "fin": [0], "tok": 1, "ctx": 9}
+        | {"run": 1, "wait": 1, "free": 1, "free2": 4},
+        {"t": 2195, "dt": 1059, "s": [[1, 5]], "res": [1], "hit": [[1, 4]], "fin": [1], "tok": 5, "ctx": 9}
+        | {"run": 1, "wait": 0, "free": 1, "free2": 4},
+    ],
+    {"status": "ok", "steps": 3, "end_t": 3254, "num_preemptions": 1, "num_finished": 2, "total_out_tokens": 4}
+    | {"first_token_t": [1176, 1176], "finish_t": [2195, 3254], "out_tokens": [2, 2], "preempt": [0, 1]}
+    | {"hit_tokens_first": [0, 0]},
+)
+
+# The prompt of nine tokens is dropped in the step that admits the one behind it.
+VLLM_V0 = recording(
+    "sarathi-serve",
+    {"scheduler": "vllm", "num_gpu_blocks": 4, "max_num_seqs": 2, "max_batched_tokens": 8, "max_model_len": 100},
+    [{"id": 0, "arr": 0, "p": 9, "o": 1}, {"id": 1, "arr": 0, "p": 6, "o": 2}],
+    [
+        {"t": 0, "dt": 1066, "add": [0, 1], "s": [[1, 6]], "npf": 1, "ign": [0], "new": [1], "tok": 6, "ctx": 6}
+        | {"run": 1, "wait": 0, "free": 2, "free2": 2},
+        {"t": 1066, "dt": 1017, "s": [1], "npf": 0, "fin": [1], "tok": 1, "ctx": 7}
+        | {"run": 1, "wait": 0, "free": 2, "free2": 4},
+    ],
+    {"status": "ok", "steps": 2, "end_t": 2083, "num_preemptions": 0, "num_finished": 1, "total_out_tokens": 2}
+    | {"first_token_t": [None, 1066], "finish_t": [None, 2083], "out_tokens": [0, 2], "preempt": [0, 0]}
+    | {"ignored": [0]},
+)
+
+# The engine answers its decode turn with an empty batch while the only prompt is in progress.
+SIMPLE_CHUNKING = recording(
+    "sarathi-serve",
+    {"scheduler": "simple_chunking", "num_gpu_blocks": 4, "max_num_seqs": 2, "chunk_size": 4, "max_model_len": 100},
+    [{"id": 0, "arr": 7, "p": 6, "o": 1}],
+    [
+        {"t": 7, "dt": 1044, "add": [0], "s": [[0, 4]], "npf": 1, "new": [0], "tok": 4, "ctx": 4}
+        | {"run": 1, "wait": 0, "free": 2, "free2": 2},
+        {"t": 1051, "dt": 1000, "s": [], "npf": 0, "tok": 0, "ctx": 0} | {"run": 1, "wait": 0, "free": 2, "free2": 2},
+        {"t": 2051, "dt": 1026, "s": [[0, 2]], "npf": 1, "fin": [0], "tok": 2, "ctx": 6}
+        | {"run": 1, "wait": 0, "free": 2, "free2": 4},
+    ],
+    {"status": "ok", "steps": 3, "end_t": 3077, "num_preemptions": 0, "num_finished": 1, "total_out_tokens": 1}
+    | {"first_token_t": [3077], "finish_t": [3077], "out_tokens": [1], "preempt": [0], "ignored": []},
+)
+
+# As VLLM, but Sarathi-Serve makes the preempted request start its output over.
+PREEMPTING = recording(
+    "sarathi-serve",
+    {"scheduler": "sarathi", "num_gpu_blocks": 4, "max_num_seqs": 2, "chunk_size": 16, "max_model_len": 100},
+    [{"id": 0, "arr": 0, "p": 8, "o": 2}, {"id": 1, "arr": 0, "p": 8, "o": 2}],
+    [
+        {"t": 0, "dt": 1176, "add": [0, 1], "s": [[0, 8], [1, 8]], "npf": 2, "new": [0, 1], "tok": 16, "ctx": 16}
+        | {"run": 2, "wait": 0, "free": 0, "free2": 0},
+        {"t": 1176, "dt": 1019, "s": [0], "npf": 0, "pre": [1], "fin": [0], "tok": 1, "ctx": 9}
+        | {"run": 1, "wait": 1, "free": 1, "free2": 4},
+        {"t": 2195, "dt": 1099, "s": [[1, 9]], "npf": 1, "tok": 9, "ctx": 9}
+        | {"run": 1, "wait": 0, "free": 1, "free2": 1},
+        {"t": 3294, "dt": 1020, "s": [1], "npf": 0, "fin": [1], "tok": 1, "ctx": 10}
+        | {"run": 1, "wait": 0, "free": 1, "free2": 4},
+    ],
+    {"status": "ok", "steps": 4, "end_t": 4314, "num_preemptions": 1, "num_finished": 2, "total_out_tokens": 5}
+    | {"first_token_t": [1176, 1176], "finish_t": [2195, 4314], "out_tokens": [2, 3], "preempt": [0, 1], "ignored": []},
+)
+
+WHOLE = {"vllm": VLLM, "vllm_v0": VLLM_V0, "simple_chunking": SIMPLE_CHUNKING}
+STEP_FIELDS = ("i", "t", "dt", "add", "s", "new", "pre", "fin", "tok", "ctx", "run", "wait", "free", "free2")
+OWN_FIELDS = {"vllm": ("res", "hit"), "sarathi-serve": ("npf", "ign")}
+STEPS_TO_CHANGE = [
+    (name, place, key)
+    for name, scenario in WHOLE.items()
+    for place in range(len(scenario.steps))
+    for key in (*STEP_FIELDS, *OWN_FIELDS[scenario.header["engine"]])
+]
+SUMMARIES_TO_CHANGE = [(name, key) for name, scenario in WHOLE.items() for key in scenario.summary if key != "kind"]
+
+
+def verdict(folder: Path, capsys: pytest.CaptureFixture[str], *scenarios: Scenario) -> tuple[int, list[str]]:
+    """Exit status and output for a file of these scenarios."""
+    lines: list[Any] = []
+    for scenario in scenarios:
+        lines += [scenario.header, {"kind": "requests", "requests": scenario.requests}, *scenario.steps]
+        lines += [scenario.summary] if scenario.summary else []
+    path = folder / "tiny.jsonl.gz"
+    with gzip.open(path, "wt", encoding="utf-8") as file:
+        file.writelines(json.dumps(line) + "\n" for line in lines)
+    return main([str(path)]), capsys.readouterr().out.splitlines()
+
+
+def changed(value: Any) -> Any:
+    """Another value of the same type."""
+    if isinstance(value, list):
+        return [*value[:-1], changed(value[-1])] if value and isinstance(value[-1], int) else [*value, 0]
+    return "max_steps" if isinstance(value, str) else value + 1
+
+
+def test_recordings_are_reproduced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Several scenarios of a file each get a line, and all together the last one."""
+    status, lines = verdict(tmp_path, capsys, *WHOLE.values(), PREEMPTING)
+    assert status == 0
+    assert lines == [
+        "vllm tiny: ok",
+        "sarathi-serve tiny: ok",
+        "sarathi-serve tiny: ok",
+        "sarathi-serve tiny: ok up to the first preemption, step 1 of 4",
+        "4 scenarios, 10 steps, 0 different",
+    ]
+
+
+@pytest.mark.parametrize(("name", "place", "key"), STEPS_TO_CHANGE)
+def test_every_field_of_a_step_counts(
+    name: str, place: int, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where the recording leaves a field out because its list is empty."""
+    scenario = copy.deepcopy(WHOLE[name])
+    scenario.steps[place][key] = changed(scenario.steps[place].get(key, []))
+    status, lines = verdict(tmp_path, capsys, scenario)
+    assert status == 1
+    assert lines[0].startswith(f"{scenario.name}: step {place}: ")
+    assert lines[1].endswith(" 1 different")
+
+
+@pytest.mark.parametrize(("name", "key"), SUMMARIES_TO_CHANGE)
+def test_every_field_of_the_summary_counts(
+    name: str, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Counts, times and what became of each request."""
+    scenario = copy.deepcopy(WHOLE[name])
+    scenario.summary[key] = changed(scenario.summary[key])
+    status, lines = verdict(tmp_path, capsys, scenario)
+    assert status == 1
+    assert f"{scenario.name}: summary: {key}: recorded " in lines[0]
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_recording_that_ends_early(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without its last step the requests have not finished."""
+    scenario = copy.deepcopy(WHOLE[name])
+    scenario.steps.pop()
+    status, lines = verdict(tmp_path, capsys, scenario)
+    assert status == 1
+    assert "summary: status: recorded ok, simulated unfinished" in lines[0]
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_recording_that_goes_on(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A step after the last request's end is one too many."""
+    scenario = copy.deepcopy(WHOLE[name])
+    scenario.steps.append({**scenario.steps[-1], "i": len(scenario.steps)})
+    status, lines = verdict(tmp_path, capsys, scenario)
+    assert status == 1
+    assert lines[0].endswith(f"step {len(scenario.steps) - 1}: recorded, but every request has ended")
+
+
+def test_recording_without_a_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A scenario that is cut off is not passed over, wherever it stands in the file."""
+    scenario = copy.deepcopy(VLLM)
+    scenario.summary = {}
+    status, lines = verdict(tmp_path, capsys, scenario, VLLM_V0, scenario)
+    assert status == 1
+    assert lines[0] == lines[2] == "vllm tiny: the file ends before the summary"
+    assert lines[3] == "3 scenarios, 8 steps, 2 different"
+
+
+@pytest.mark.parametrize("key", ["t", "add", "pre", "s"])
+def test_preempting_step_counts(key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of Sarathi-Serve's first preempting step its time, arrivals, victims and decodes are compared."""
+    scenario = copy.deepcopy(PREEMPTING)
+    scenario.steps[1][key] = changed(scenario.steps[1].get(key, []))
+    status, lines = verdict(tmp_path, capsys, scenario)
+    assert status == 1
+    assert lines[0].startswith("sarathi-serve tiny: step 1: ")
+
+
+def test_preemption_that_is_not_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A step in which only we preempt differs."""
+    scenario = copy.deepcopy(PREEMPTING)
+    del scenario.steps[1]["pre"]
+    status, lines = verdict(tmp_path, capsys, scenario)
+    assert status == 1
+    assert "pre: recorded [], simulated [1]" in lines[0]
+
+
+def test_after_the_preemption_nothing_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """There the engine starts the output over, which this project does not."""
+    scenario = copy.deepcopy(PREEMPTING)
+    scenario.steps[1]["wait"] = scenario.steps[2]["t"] = scenario.summary["end_t"] = 99
+    assert verdict(tmp_path, capsys, scenario)[0] == 0
+
+
+def test_unknown_scheduler(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What no policy covers is different, not skipped."""
+    scenario = copy.deepcopy(VLLM_V0)
+    scenario.header["config"]["scheduler"] = "deadline"
+    status, lines = verdict(tmp_path, capsys, scenario)
+    assert status == 1
+    assert lines[-1] == "1 scenarios, 0 steps, 1 different"
