@@ -20,16 +20,17 @@ from simulator.trace import Ints
 FINISHED, REJECTED, STALLED = range(3)
 STATUS_NAMES = ("finished", "rejected", "stalled")
 
-STRETCH_COLUMNS = (
-    "iteration",
-    "start_ns",
-    "num_decodes",
-    "num_prefills",
-    "prefill_tokens",
-    "kv_tokens",
-    "running",
-    "waiting",
-)
+STRETCH_COLUMNS = {
+    "iteration": "q",
+    "start_ns": "q",
+    "prefill_tokens": "q",
+    "kv_tokens": "q",
+    "num_decodes": "i",
+    "num_prefills": "i",
+    "running": "i",
+    "waiting": "i",
+}
+"""Names and struct formats: a long run has millions of stretches."""
 STAY_COLUMNS = ("request", "first_tick", "ticks", "previous")
 EMISSION_COLUMNS = ("request", "iteration", "previous")
 REQUEST_COLUMNS = (
@@ -43,7 +44,7 @@ REQUEST_COLUMNS = (
     "cached",
 )
 
-PACK_STRETCH = Struct(f"{len(STRETCH_COLUMNS)}q").pack
+PACK_STRETCH = Struct("".join(STRETCH_COLUMNS.values())).pack
 PACK_STAY = Struct(f"{len(STAY_COLUMNS)}q").pack
 PACK_EMISSION = Struct(f"{len(EMISSION_COLUMNS)}q").pack
 PACK_REQUEST = Struct(f"{len(REQUEST_COLUMNS)}q").pack
@@ -56,7 +57,7 @@ class RunLog:
     def __init__(self) -> None:
         self.end_ns = array("q")
         self.free_blocks = array("q")
-        self.stretches = array("q")
+        self.stretches = array("i")
         self.stays = array("q")
         self.emissions = array("q")
         self.requests = array("q")
@@ -72,7 +73,7 @@ class Iterations:
 
     def __init__(self, end_ns: Ints, free_blocks: Ints, stretches: dict[str, Ints]) -> None:
         self._recorded = {"end_ns": end_ns, "free_blocks": free_blocks}
-        self._stretches = {name: narrowed(values) for name, values in stretches.items()}
+        self._stretches = stretches
         self._bounds = np.append(stretches["iteration"], len(end_ns))
 
     def __len__(self) -> int:
@@ -139,4 +140,6 @@ def as_columns(rows: array[int], names: tuple[str, ...]) -> dict[str, Ints]:
 def as_iterations(log: RunLog) -> Iterations:
     """The log's iterations; the arrays are views of it."""
     end_ns, free_blocks = (as_columns(rows, ("value",))["value"] for rows in (log.end_ns, log.free_blocks))
-    return Iterations(end_ns, free_blocks, as_columns(log.stretches, STRETCH_COLUMNS))
+    formats = np.dtype(list(STRETCH_COLUMNS.items()))
+    stretches = np.frombuffer(log.stretches, formats) if log.stretches else np.empty(0, formats)
+    return Iterations(end_ns, free_blocks, {name: stretches[name] for name in STRETCH_COLUMNS})

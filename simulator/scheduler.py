@@ -166,7 +166,7 @@ class Scheduler:
         self._log_free(view.free_blocks)
         running, waiting = len(view.running), len(self.waiting)
         self._log_stretch(
-            PACK_STRETCH(iteration, start_ns, count, len(chunks), prefill_tokens, self.kv_tokens, running, waiting)
+            PACK_STRETCH(iteration, start_ns, prefill_tokens, self.kv_tokens, count, len(chunks), running, waiting)
         )
         return end_ns
 
@@ -222,10 +222,10 @@ class Scheduler:
     def _log_coasted(self, ticks: int) -> None:
         """The last `ticks` iterations go on with the logged stretch, or are one of their own."""
         rows, count, running = self.log.stretches, self.decodes.count, len(self.view.running)
-        if rows[-6] != count or rows[-5] or rows[-2] != running:
+        if rows[-4] != count or rows[-3] or rows[-2] != running:
             start_ns, waiting = self.log.end_ns[-ticks - 1], len(self.waiting)
             kv_tokens = self.kv_tokens + count
-            self._log_stretch(PACK_STRETCH(self.iterations, start_ns, count, 0, 0, kv_tokens, running, waiting))
+            self._log_stretch(PACK_STRETCH(self.iterations, start_ns, 0, kv_tokens, count, 0, running, waiting))
         self.kv_tokens += ticks * count
         self.iterations += ticks
         self._last_tick = self.iterations - 1

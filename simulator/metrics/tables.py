@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from simulator.metrics.tokens import NS_PER_S, Ticks, longest_gaps
 from simulator.results import Columns
-from simulator.runlog import FINISHED, STATUS_NAMES, Iterations, LoggedRun
+from simulator.runlog import FINISHED, STATUS_NAMES, Iterations, LoggedRun, narrowed
 from simulator.trace import Floats, Ints, Trace
 
 
@@ -36,7 +36,7 @@ class IterationTable:
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         if name == "iteration":
-            return np.arange(len(self))
+            return narrowed(np.arange(len(self)))
         if name in ("start_s", "end_s"):
             return np.asarray(self._iterations[name.removesuffix("s") + "ns"] / NS_PER_S)
         return self._iterations["num_decodes" if name == "decode_tokens" else name]

@@ -383,7 +383,7 @@ class TestVllmV0:
         assert [request.index for request in scheduler.waiting] == []
         assert scheduler.reasons.keys() == {1, 3}
         scheduler.arrive(Request(4, 1, 9, 1))
-        assert scheduler.schedule(SECOND) == (2 * SECOND, ())
+        assert scheduler.schedule(SECOND) == 2 * SECOND
         rows = scheduler.logged_run().iterations
         assert rows["num_prefills"].tolist() == [2, 0]
         assert rows["num_decodes"].tolist() == [0, 0]
