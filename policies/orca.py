@@ -13,6 +13,7 @@ from annotated_types import Ge
 
 from policies._memory import whole_prompts
 from simulator.core import DECODES_UNTIL_ARRIVAL, DECODES_UNTIL_FINISH, Batch, PolicyBase, Request, View
+from simulator.promises import Promises
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,17 @@ class Orca(PolicyBase):
     def model_length(self) -> int | None:
         """No sequence outgrows what is reserved for it."""
         return self.max_model_len
+
+    @property
+    def promises(self) -> Promises:
+        """First come, first served, and memory for all of a request before it begins."""
+        return Promises(
+            max_prefills=self.max_prefills_per_batch or None,
+            sequence_limit=self.max_batch_size,
+            never_preempts=True,
+            work_conserving=True,
+            starvation_free=True,
+        )
 
     def plan(self, view: View) -> Batch | None:
         """All decodes, and waiting prompts in order up to the first that does not fit; O(admitted)."""

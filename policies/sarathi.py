@@ -15,6 +15,7 @@ from annotated_types import Ge
 
 from policies._memory import PromptBlocks, decode_step, make_room, watermark
 from simulator.core import Batch, Request, View
+from simulator.promises import Promises
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,19 @@ class Sarathi(PromptBlocks):
     max_num_seqs: Annotated[int, Ge(1)] = 128
     tile_size: Annotated[int, Ge(0)] = 128
     max_prefills_per_batch: Annotated[int, Ge(0)] = 1
+
+    @property
+    def promises(self) -> Promises:
+        """Decodes always run, so where they share the budget with chunks they alone may exceed it."""
+        budget = max(self.chunk_size, self.max_num_seqs)
+        return Promises(
+            token_budget=self.chunk_size + self.max_num_seqs if self.max_prefills_per_batch else budget,
+            prefill_budget=self.chunk_size,
+            max_prefills=self.max_prefills_per_batch or None,
+            sequence_limit=self.max_num_seqs,
+            work_conserving=True,
+            starvation_free=True,
+        )
 
     def plan(self, view: View) -> Batch | None:
         """The next iteration. O(prefilling + admitted) unless a decode lacks a block."""

@@ -13,6 +13,7 @@ from annotated_types import Ge
 
 from policies._memory import PromptBlocks, decode_step, watermark
 from simulator.core import Batch, Request, View
+from simulator.promises import Promises
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,17 @@ class SimpleChunking(PromptBlocks):
 
     chunk_size: Annotated[int, Ge(1)] = 512
     max_num_seqs: Annotated[int, Ge(1)] = 128
+
+    @property
+    def promises(self) -> Promises:
+        """A step has either prompts or decodes."""
+        return Promises(
+            token_budget=max(self.chunk_size, self.max_num_seqs),
+            prefill_budget=self.chunk_size,
+            sequence_limit=self.max_num_seqs,
+            work_conserving=True,
+            starvation_free=True,
+        )
 
     def plan(self, view: View) -> Batch | None:
         """The next turn. O(prefilling + admitted) unless a decode lacks a block.

@@ -13,6 +13,7 @@ from annotated_types import Ge
 
 from policies._memory import whole_prompts
 from simulator.core import DECODES_UNTIL_ARRIVAL, Batch, PolicyBase, Request, View
+from simulator.promises import Promises
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,18 @@ class Static(PolicyBase):
         """No sequence outgrows what is reserved for it."""
         return self.max_model_len
 
+    @property
+    def promises(self) -> Promises:
+        """First come, first served, and memory for the longest sequence before it begins."""
+        return Promises(
+            sequence_limit=self.max_batch_size, never_preempts=True, work_conserving=True, starvation_free=True
+        )
+
     def plan(self, view: View) -> Batch | None:
         """The decodes of the batch, or when there are none the next batch; O(admitted)."""
         if view.decodes.count:
             return DECODES_UNTIL_ARRIVAL
+        if view.running:  # their last tokens are under way
+            return None
         chunks = whole_prompts(self, view, view.free_blocks, self.max_batch_size)
         return Batch(chunks) if chunks else None

@@ -23,6 +23,7 @@ from simulator.core import (
     View,
 )
 from simulator.prefix import PrefixBlocks, Trial
+from simulator.promises import Promises
 
 GIB = 2**30
 _NO_BLOCKS: Sequence[int] = ()
@@ -89,6 +90,16 @@ class Vllm(PolicyBase):
     def model_length(self) -> int | None:
         """Generation ends when prompt and output together reach it."""
         return self.max_model_len
+
+    @property
+    def promises(self) -> Promises:
+        """Both limits hold in every step; first come, first served unless there are priorities."""
+        return Promises(
+            token_budget=self.max_num_batched_tokens,
+            sequence_limit=self.max_num_seqs,
+            work_conserving=True,
+            starvation_free=self.scheduling_policy == "fcfs",
+        )
 
     def rejects(self, request: Request, view: View) -> str | None:
         """What can never fit, and a prompt that leaves no room for an output token."""

@@ -13,6 +13,7 @@ from annotated_types import Ge
 
 from policies._memory import PromptBlocks, decode_step, watermark
 from simulator.core import Batch, Request, Surroundings, View
+from simulator.promises import Promises
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,17 @@ class VllmV0(PromptBlocks):
     def model_length(self) -> int | None:
         """Output is cut where prompt and output together reach it; Sarathi-Serve's copy has no such limit."""
         return self.max_model_len
+
+    @property
+    def promises(self) -> Promises:
+        """Prompts go first, and yet decodes do not starve: once the memory is full no prompt is admitted."""
+        limit = self._limit
+        return Promises(
+            prefill_budget=None if isinstance(limit, float) else limit,
+            sequence_limit=self.max_num_seqs,
+            work_conserving=True,
+            starvation_free=True,
+        )
 
     def rejects(self, request: Request, view: View) -> str | None:
         """Besides what can never fit: a prompt above the limit."""

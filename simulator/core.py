@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from simulator.promises import Promises
+
 if TYPE_CHECKING:
     from simulator.decodes import Decodes
     from simulator.prefix import PrefixBlocks
@@ -236,6 +238,11 @@ class PolicyBase:
     def model_length(self) -> int | None:
         """Prompt + output at which generation is cut; None = never."""
         return None
+
+    @property
+    def promises(self) -> Promises:
+        """Budgets and other promises of this policy with these options; `simulator.conformance` checks them."""
+        return Promises()
 
     def plan(self, view: View) -> Batch | None:
         """The next iteration, or None to schedule nothing. Must not change anything it is given."""

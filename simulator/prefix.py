@@ -69,6 +69,10 @@ class PrefixBlocks:
         """Whether `request` has blocks."""
         return request in self._tables
 
+    def table(self, request: Request) -> Sequence[int]:
+        """The blocks that `request` holds, in the order of its tokens."""
+        return self._tables.get(request, ())
+
     def release(self, request: Request) -> None:
         """Let go of all blocks of a request."""
         del self._entered[request]

@@ -113,6 +113,8 @@ class Scheduler:
             return None
         if batch.__class__ is not Batch:
             raise PolicyError(f"{self._name}.plan returned {batch!r}; it must be a Batch or None")
+        if batch.preempted or batch.decodes or len(batch.chunks) > 1:
+            self._check_parts(batch)
         return self._book(batch, now_ns if now_ns > gpu_free_ns else gpu_free_ns)
 
     def _book(self, batch: Batch, start_ns: int) -> int:
@@ -283,6 +285,27 @@ class Scheduler:
     def _name(self) -> str:
         return type(self.policy).__name__
 
+    def _check_parts(self, batch: Batch) -> None:
+        """Everybody has one part in a step: a chunk, a decode or to be preempted. O(requests named)."""
+        given = [request for request, _ in batch.chunks]
+        if len(set(given)) < len(given):
+            twice = next(request for request in given if given.count(request) > 1)
+            raise PolicyError(f"{self._name} gave {twice!r} two chunks in one step")
+        preempted: set[Request] = set()
+        for request in batch.preempted:
+            if request.state in (Request.WAITING, Request.ENDED):
+                raise PolicyError(f"{self._name} preempts {request!r}, which is not running")
+            if request in preempted:
+                raise PolicyError(f"{self._name} preempts {request!r} twice in one step")
+            if request in given:
+                raise PolicyError(f"{self._name} preempts {request!r} and gives it tokens in one step")
+            preempted.add(request)
+        for request in batch.decodes or ():
+            if request.state != Request.DECODING:
+                raise PolicyError(f"{self._name} decodes {request!r}, which is not decoding")
+            if request in preempted:
+                raise PolicyError(f"{self._name} preempts and decodes {request!r} in one step")
+
     def _reject(self, rejected: Sequence[tuple[Request, str]]) -> None:
         """Drop waiting requests that the policy has given up only now."""
         for request, reason in rejected:
@@ -304,9 +327,6 @@ class Scheduler:
         sitting_out: list[Request] = []
         if batch.decodes:
             chosen = set(batch.decodes)
-            for request in chosen:
-                if request.state != Request.DECODING:
-                    raise PolicyError(f"{self._name} decodes {request!r}, which is not decoding")
             sitting_out = [r for r in self.view.running if r.state == Request.DECODING and r not in chosen]
             for request in sitting_out:
                 self._leave_cohort(request)
@@ -317,7 +337,7 @@ class Scheduler:
     def _allocate(self, pool: PrefixBlocks, batch: Batch) -> None:
         """Hand out this step's blocks in the engine's order: running requests by admission, then the admitted.
 
-        A request that is admitted starts with what it finds cached. O(chunks + decodes that open or fill a block).
+        O(chunks + decodes that open or fill a block).
         """
         clock, size, groups = self.decodes.clock, self._block_size, self.decodes.groups
         assert groups is not None
@@ -329,14 +349,23 @@ class Scheduler:
         growing += [(request, request.computed + tokens) for request, tokens in running]
         growing.sort(key=lambda grown: grown[0].admission)
         for request, tokens in growing:
-            pool.grow(request, tokens)
+            self._grow(pool, request, tokens)
+        self._admit_cached(pool, batch)
+
+    def _admit_cached(self, pool: PrefixBlocks, batch: Batch) -> None:
+        """Blocks for the admitted, who start with what they find cached."""
         for request, tokens in batch.chunks:
             if request.state == Request.WAITING:
                 request.computed = pool.admit(request)
                 self.kv_tokens += request.computed
                 if request.first_scheduled < 0:
                     request.cached_tokens = request.computed
-                pool.grow(request, request.computed + tokens)
+                self._grow(pool, request, request.computed + tokens)
+
+    def _grow(self, pool: PrefixBlocks, request: Request, tokens: int) -> None:
+        if pool.lacks(request, tokens):
+            raise PolicyError(f"{self._name} planned more KV-cache blocks than were free")
+        pool.grow(request, tokens)
 
     def _trade(self, pool: PrefixBlocks, batch: Batch) -> None:
         """Hand out the blocks of a preempting step: a victim lets go when the next request finds too few.
@@ -344,16 +373,21 @@ class Scheduler:
         What a victim was given earlier in the step is cached although it is never computed; vLLM does the same.
         """
         context = self.view.context_tokens
-        growing = [(request, context(request) + 1) for request in batch.decodes or ()]
-        growing += [(request, context(request) + tokens) for request, tokens in (*batch.chunks, *batch.undone)]
+        decodes = batch.decodes
+        if decodes is None:
+            decodes = [request for request in self.view.decoding_requests() if request not in batch.preempted]
+        growing = [(request, context(request) + 1) for request in decodes]
+        running = [(request, tokens) for request, tokens in batch.chunks if request.state != Request.WAITING]
+        growing += [(request, context(request) + tokens) for request, tokens in (*running, *batch.undone)]
         growing.sort(key=lambda grown: grown[0].admission)
         victims = iter(batch.preempted)
         for request, tokens in growing:
-            while pool.lacks(request, tokens):
-                pool.release(next(victims))
-            pool.grow(request, tokens)
+            while pool.lacks(request, tokens) and (victim := next(victims, None)) is not None:
+                pool.release(victim)
+            self._grow(pool, request, tokens)
         for request in victims:
             pool.release(request)
+        self._admit_cached(pool, batch)
 
     def _compute_chunk(self, request: Request, tokens: int, iteration: int) -> int:
         """Book a chunk of a prompt, admitting who waits; returns the context before it."""
@@ -409,8 +443,6 @@ class Scheduler:
 
     def _preempt(self, request: Request) -> None:
         """Recompute: the KV cache goes, generated tokens stay and are prefilled again with the prompt."""
-        if request.state in (Request.WAITING, Request.ENDED):
-            raise PolicyError(f"{self._name} preempts {request!r}, which is not running")
         if request.state == Request.DECODING:
             self._leave_cohort(request)
         finishing = request.state == Request.FINISHING

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from profiler.cli import main as profile_gpu
 from simulator.cli import simulate_trace
+from simulator.conformance.__main__ import check
 from simulator.errors import InputError
 from simulator.plugins import policy_names, setting_names
 from tests.house.paths import ROOT
@@ -70,6 +71,13 @@ def test_the_example_policy_serves_the_shortest_prompt_first(folder):
     with (folder / "mine/ShortestFirst/requests.csv").open(encoding="utf-8") as file:
         rows = sorted(csv.DictReader(file), key=lambda row: float(row["finish_s"]))
     assert [row["prompt_tokens"] for row in rows] == ["5", "20", "100"]
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_example_policy_conforms():
+    """As the command says that checks it."""
+    [line] = commands("python -m simulator.conformance")
+    assert "ShortestFirst conforms" in CliRunner().invoke(check, shlex.split(line)[3:], catch_exceptions=False).output
 
 
 def test_every_output_column_is_described(folder):

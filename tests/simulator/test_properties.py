@@ -309,7 +309,7 @@ def waiting(view: View) -> Request:
     return next(iter(view.waiting))
 
 
-MISTAKES: list[tuple[Callable[[View], Batch], str]] = [
+MISTAKES: list[tuple[Callable[[View], Any], str]] = [
     (
         lambda view: Batch([(waiting(view), 31)]),
         "Misbehaving gave request 1 (30 + 5 tokens) 31 tokens; it has 30 left",
@@ -320,7 +320,7 @@ MISTAKES: list[tuple[Callable[[View], Batch], str]] = [
     ),
     (
         lambda view: Batch([(waiting(view), 20), (waiting(view), 20)]),
-        "Misbehaving gave request 1 (30 + 5 tokens) 20 tokens; it has 10 left",
+        "Misbehaving gave request 1 (30 + 5 tokens) two chunks in one step",
     ),
     (
         lambda view: Batch([(decoding(view), 1)]),
@@ -332,7 +332,11 @@ MISTAKES: list[tuple[Callable[[View], Batch], str]] = [
     ),
     (
         lambda view: Batch(preempted=[decoding(view), decoding(view)]),
-        "Misbehaving preempts request 0 (20 + 5 tokens), which is not running",
+        "Misbehaving preempts request 0 (20 + 5 tokens) twice in one step",
+    ),
+    (
+        lambda view: Batch([(decoding(view), 20)], preempted=[decoding(view)]),
+        "Misbehaving preempts request 0 (20 + 5 tokens) and gives it tokens in one step",
     ),
     (
         lambda view: Batch(decodes=[waiting(view)]),
@@ -340,8 +344,9 @@ MISTAKES: list[tuple[Callable[[View], Batch], str]] = [
     ),
     (
         lambda view: Batch(decodes=[decoding(view)], preempted=[decoding(view)]),
-        "Misbehaving decodes request 0 (20 + 5 tokens), which is not decoding",
+        "Misbehaving preempts and decodes request 0 (20 + 5 tokens) in one step",
     ),
+    (lambda _: [1], "Misbehaving.plan returned [1]; it must be a Batch or None"),
     (
         lambda view: Batch(rejected=[(decoding(view), "of no use")]),
         "Misbehaving rejects request 0 (20 + 5 tokens), which is not waiting",
@@ -365,6 +370,32 @@ def test_more_blocks_than_free() -> None:
     """A batch that needs more memory than there is is refused with the number of blocks."""
     message = refused(lambda view: Batch([(request, request.known) for request in view.waiting]), True, num_blocks=3)
     assert message == "Misbehaving planned 1 KV-cache blocks more than were free"
+
+
+@dataclass(frozen=True)
+class Generous(PolicyBase):
+    """Caches prefixes and admits everybody whole, whatever is free; `preempting`: for the last running request."""
+
+    preempting: bool = False
+
+    @property
+    def caches_prefixes(self) -> bool:
+        return True
+
+    def plan(self, view: View) -> Batch | None:
+        if self.preempting and view.running and view.waiting:
+            last = [*view.running][-1]
+            chunks, decodes = [(waiting(view), 20)], [each for each in view.decoding_requests() if each is not last]
+            return Batch(chunks, decodes, preempted=[last])
+        return Batch([(request, request.known) for request in view.waiting])
+
+
+@pytest.mark.parametrize("preempting", [False, True])
+def test_more_cached_blocks_than_free(preempting: bool) -> None:
+    """The same where blocks have identities, with and without victims."""
+    requests = [Request(0, 0, 4, 5), Request(1, 0, 4, 5), Request(2, 1, 20, 5)]
+    with pytest.raises(PolicyError, match="Generous planned more KV-cache blocks than were free"):
+        simulate(iter(requests), Generous(preempting), ONE_SECOND_A_STEP, block_size=4, num_blocks=6, prefixes=True)
 
 
 def test_policy_that_schedules_nothing() -> None:
