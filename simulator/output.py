@@ -9,7 +9,6 @@ from typing import Any
 import duckdb
 import numpy as np
 import yaml
-from numpy.typing import NDArray
 
 from simulator.errors import InputError
 from simulator.results import Columns, PolicyResult, Table
@@ -105,23 +104,25 @@ def write_experiment(folder: Path, keys: Mapping[str, Any]) -> None:
 
 
 def _copy(path: Path, rows: Table, options: str) -> None:
-    values = {name: rows[name] for name in rows.columns}
-    values = {name: narrowed(column) if column.dtype.kind == "i" else column for name, column in values.items()}
+    values, expressions = {}, []
+    for name in rows.columns:
+        column, divisor = rows.stored(name)
+        values[name] = narrowed(column) if column.dtype.kind == "i" and divisor == 1 else column
+        expressions.append(f'{_in_sql(name, column.dtype.kind, divisor)} AS "{name}"')
     with _whole_file(path) as partial, _connection().cursor() as connection:
         connection.register("rows", values)
         quoted = str(partial).replace("'", "''")
         try:
-            connection.execute(f"COPY (SELECT {_selection(values)} FROM rows) TO '{quoted}' ({options})")
+            connection.execute(f"COPY (SELECT {', '.join(expressions)} FROM rows) TO '{quoted}' ({options})")
         except duckdb.IOException as error:  # a full disk, as any other writer reports it
             raise OSError(f"cannot write {path}: {' '.join(str(error).split())}") from None
 
 
-def _selection(values: Mapping[str, NDArray[Any]]) -> str:
-    """The columns in SQL: integers of 64 bits however they are held, NaN as NULL."""
-    forms = {"f": "nullif({0}, 'NaN'::DOUBLE)", "i": "{0}::BIGINT"}
-    return ", ".join(
-        f"{forms.get(column.dtype.kind, '{0}')} AS {{0}}".format(f'"{name}"') for name, column in values.items()
-    )
+def _in_sql(name: str, kind: str, divisor: float) -> str:
+    """A column as it is written: integers of 64 bits however they are held, NaN as NULL."""
+    if divisor != 1:
+        return f'"{name}" / {divisor!r}::DOUBLE'
+    return {"f": f"nullif(\"{name}\", 'NaN'::DOUBLE)", "i": f'"{name}"::BIGINT'}.get(kind, f'"{name}"')
 
 
 @cache

@@ -23,6 +23,10 @@ class Table(Protocol):
 
     def __getitem__(self, name: str) -> NDArray[Any]: ...
 
+    def stored(self, name: str) -> tuple[NDArray[Any], float]:
+        """The column as (array, divisor), in the form that takes least memory: the values are array / divisor."""
+        ...
+
 
 class Columns:
     """A table of arrays that are there."""
@@ -40,6 +44,10 @@ class Columns:
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         return self._values[name]
+
+    def stored(self, name: str) -> tuple[NDArray[Any], float]:
+        """See `Table.stored`."""
+        return self._values[name], 1
 
 
 class Gaps(Protocol):

@@ -54,9 +54,9 @@ class RunLog:
     """Columns of integers, and rows of them appended by `.frombytes(PACK_...)`, thrice as fast as `.extend` of a tuple:
     cheap growing tables that numpy reads without a copy."""
 
-    def __init__(self) -> None:
+    def __init__(self, total_blocks: int) -> None:
         self.end_ns = array("q")
-        self.free_blocks = array("q")
+        self.free_blocks = array("i" if total_blocks < 2**31 else "q")
         self.stretches = array("i")
         self.stays = array("q")
         self.emissions = array("q")
@@ -99,6 +99,12 @@ class Iterations:
             return np.asarray(values + self.column("num_decodes", start, stop) * (np.arange(start, stop) - began))
         return values
 
+    def starts_ns(self, iterations: Ints) -> Ints:
+        """The start times of some iterations. O(log stretches) each."""
+        stretch = np.searchsorted(self._bounds, iterations, side="right") - 1
+        first = self._bounds[stretch] == iterations
+        return np.where(first, self._stretches["start_ns"][stretch], self._recorded["end_ns"][iterations - 1])
+
     def _chained(self, starts_ns: Ints, bounds: Ints, start: int, stop: int) -> Ints:
         """The start times, where only those of the first iterations of stretches are right."""
         first = np.zeros(stop - start, bool)
@@ -125,10 +131,11 @@ class LoggedRun:
 
 
 def narrowed(values: Ints) -> Ints:
-    """The same integers in half the room, if they fit."""
-    if len(values) and (values.max() >= 2**31 or values.min() < -(2**31)):
-        return values
-    return np.asarray(values, dtype=np.int32)
+    """The same integers in a half or a quarter of the room, if they fit."""
+    for dtype in (np.int16, np.int32):
+        if not len(values) or (values.min() >= np.iinfo(dtype).min and values.max() <= np.iinfo(dtype).max):
+            return np.asarray(values, dtype=dtype)
+    return values
 
 
 def as_columns(rows: array[int], names: tuple[str, ...]) -> dict[str, Ints]:
@@ -139,7 +146,10 @@ def as_columns(rows: array[int], names: tuple[str, ...]) -> dict[str, Ints]:
 
 def as_iterations(log: RunLog) -> Iterations:
     """The log's iterations; the arrays are views of it."""
-    end_ns, free_blocks = (as_columns(rows, ("value",))["value"] for rows in (log.end_ns, log.free_blocks))
+    end_ns, free_blocks = (
+        np.frombuffer(rows, rows.typecode) if rows else np.empty(0, rows.typecode)
+        for rows in (log.end_ns, log.free_blocks)
+    )
     formats = np.dtype(list(STRETCH_COLUMNS.items()))
     stretches = np.frombuffer(log.stretches, formats) if log.stretches else np.empty(0, formats)
     return Iterations(end_ns, free_blocks, {name: stretches[name] for name in STRETCH_COLUMNS})

@@ -72,7 +72,7 @@ class Scheduler:
         self.iterations = 0
         self.preemptions = 0
         self.bubble_ns = 0
-        self.log = RunLog()
+        self.log = RunLog(self.view.total_blocks)
         self._log_end = self.log.end_ns.append
         self._log_free = self.log.free_blocks.append
         self._log_stretch = self.log.stretches.frombytes

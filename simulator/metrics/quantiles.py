@@ -25,7 +25,7 @@ def weighted_quantiles(values: Floats, counts: Ints, probabilities: Floats) -> F
         return np.full(len(probabilities), np.nan)
     position = probabilities * (total - 1)
     rank = np.floor(position).astype(np.int64)
-    below, above = _ranked(values, counts, rank), _ranked(values, counts, np.minimum(rank + 1, total - 1))
+    below, above = np.split(_ranked(values, counts, np.append(rank, np.minimum(rank + 1, total - 1))), 2)
     return np.asarray(below + (above - below) * (position - rank), dtype=np.float64)
 
 
@@ -37,8 +37,13 @@ def _ranked(values: Floats, counts: Ints, ranks: Ints) -> Floats:
     low, high = values.min(), values.max()
     if len(values) <= _SORTED_AT_ONCE or not high > low:
         return _ranked_by_sorting(values, counts, ranks)
-    bins = np.minimum((values - low) * (_BINS / (high - low)), _BINS - 1).astype(np.int32)
-    ends = np.cumsum(np.bincount(bins, weights=counts, minlength=_BINS)).astype(np.int64)
+    bins = np.empty(len(values), np.int16)
+    held = np.zeros(_BINS)
+    for start in range(0, len(values), _SORTED_AT_ONCE):  # in parts, for the sake of memory
+        part = slice(start, start + _SORTED_AT_ONCE)
+        bins[part] = np.minimum((values[part] - low) * (_BINS / (high - low)), _BINS - 1)
+        held += np.bincount(bins[part], weights=counts[part], minlength=_BINS)
+    ends = np.cumsum(held).astype(np.int64)
     found = np.empty(len(ranks))
     home = np.searchsorted(ends, ranks, side="right")
     for wanted in np.unique(home):

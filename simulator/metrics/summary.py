@@ -18,8 +18,10 @@ _PERCENTS = (50.0, 90.0, 99.0)
 def policy_result(label: str, policy: str, options: Mapping[str, Any], trace: Trace, run: LoggedRun) -> PolicyResult:
     """Everything reported about one policy's run over `trace`."""
     ticks = Ticks(run)
-    summary = {"label": label, "policy": policy}
     requests = request_table(trace, run, ticks)
+    gaps = gap_sample(run, ticks)
+    del ticks  # a long run's summary needs the room
+    summary = {"label": label, "policy": policy} | summary_row(requests, gaps, run)
     return PolicyResult(
         label,
         policy,
@@ -27,7 +29,7 @@ def policy_result(label: str, policy: str, options: Mapping[str, Any], trace: Tr
         requests,
         IterationTable(run.iterations),
         LoggedGaps(run),
-        summary | summary_row(requests, gap_sample(run, ticks), run),
+        summary,
     )
 
 

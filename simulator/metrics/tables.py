@@ -1,5 +1,6 @@
 """The tables of a run as the output files hold them: a row a request, a row an iteration."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,7 @@ from numpy.typing import NDArray
 
 from simulator.metrics.tokens import NS_PER_S, Ticks, longest_gaps
 from simulator.results import Columns
-from simulator.runlog import FINISHED, STATUS_NAMES, Iterations, LoggedRun, narrowed
+from simulator.runlog import FINISHED, STATUS_NAMES, Iterations, LoggedRun
 from simulator.trace import Floats, Ints, Trace
 
 
@@ -35,11 +36,16 @@ class IterationTable:
         return len(self._iterations)
 
     def __getitem__(self, name: str) -> NDArray[Any]:
+        values, divisor = self.stored(name)
+        return values if divisor == 1 else np.asarray(values / divisor)
+
+    def stored(self, name: str) -> tuple[NDArray[Any], float]:
+        """See `Table.stored`: times are integer nanoseconds."""
         if name == "iteration":
-            return narrowed(np.arange(len(self)))
+            return np.arange(len(self)), 1
         if name in ("start_s", "end_s"):
-            return np.asarray(self._iterations[name.removesuffix("s") + "ns"] / NS_PER_S)
-        return self._iterations["num_decodes" if name == "decode_tokens" else name]
+            return self._iterations[name.removesuffix("s") + "ns"], NS_PER_S
+        return self._iterations["num_decodes" if name == "decode_tokens" else name], 1
 
 
 def request_table(trace: Trace, run: LoggedRun, ticks: Ticks) -> Columns:
@@ -52,11 +58,11 @@ def request_table(trace: Trace, run: LoggedRun, ticks: Ticks) -> Columns:
     order = np.argsort(logged["request"], kind="stable")
     assert np.array_equal(logged["request"][order], np.arange(len(trace))), "every request ends exactly once"
     column = {name: values[order] for name, values in logged.items()}
-    ends, starts = run.iterations["end_ns"], run.iterations["start_ns"]
+    ends = run.iterations["end_ns"]
     finished = column["status"] == FINISHED
-    first_scheduled = _times(starts, column["first_scheduled"])
-    first_token = _times(ends, column["first_token"])
-    finish = np.where(finished, _times(ends, column["last_token"]), np.nan)
+    first_scheduled = _where_some(run.iterations.starts_ns, column["first_scheduled"])
+    first_token = _where_some(ends.take, column["first_token"])
+    finish = np.where(finished, _where_some(ends.take, column["last_token"]), np.nan)
     generated = column["generated"]
     arrival = trace.arrival_ns * 1.0
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -86,8 +92,9 @@ def request_table(trace: Trace, run: LoggedRun, ticks: Ticks) -> Columns:
     )
 
 
-def _times(times_ns: Ints, iterations: Ints) -> Floats:
-    """Nanoseconds of the given iterations as float64, NaN where the iteration is -1."""
-    if not len(times_ns):
-        return np.full(len(iterations), np.nan)
-    return np.where(iterations >= 0, times_ns[iterations], np.nan)
+def _where_some(times_ns: Callable[[Ints], Ints], iterations: Ints) -> Floats:
+    """Times of the given iterations as float64, NaN where the iteration is -1."""
+    times = np.full(len(iterations), np.nan)
+    some = iterations >= 0
+    times[some] = times_ns(iterations[some])
+    return times
