@@ -155,6 +155,8 @@ class Scheduler:
 
     def complete(self, finishing: Sequence[Request]) -> None:
         """A step's outputs are there: release what the requests that it finishes hold."""
+        if self._prefixes is not None:  # who comes first in the running list has its blocks reused first
+            finishing = sorted(finishing, key=lambda request: request.admission)
         for request in finishing:
             if request.state == Request.FINISHING:
                 self._release(request)
