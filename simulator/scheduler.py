@@ -323,8 +323,9 @@ class Scheduler:
     def _break_livelock(self, preempted: Request) -> None:
         """Stall `preempted` if requests take memory from each other without end.
 
-        Between two tokens and arrivals the schedule is a function of who runs with how many computed tokens and who
-        waits: should that state return, no token will ever come. O(n), in preempting steps only.
+        Between two tokens and arrivals the schedule is a function of who runs with how many computed tokens, who waits
+        and what is cached: should that state return, no token will ever come. O(n), in preempting steps only; what is
+        cached, O(blocks), is looked at from the first return of the rest on.
         """
         if not self._give_up:
             return
@@ -332,8 +333,10 @@ class Scheduler:
         if since != self._fruitless_since:
             self._fruitless_since = since
             self._fruitless.clear()
-        running = tuple((request.index, request.computed) for request in self.view.running)
-        state = (running, tuple(request.index for request in self.waiting))
+        running = tuple((request.index, self.view.context_tokens(request)) for request in self.view.running)
+        state: object = (running, tuple(request.index for request in self.waiting))
+        if self._prefixes is not None and state in self._fruitless:
+            state = (state, self._prefixes.picture(self.view.running))
         if state not in self._fruitless:
             self._fruitless.add(state)
         elif preempted.state == Request.WAITING:
