@@ -67,6 +67,7 @@ class Reference:
         self.seen: list[object] = []
         self.victims: list[Job] = []
         self.steps: list[tuple[int, ...]] = []
+        self.pictures: list[object] = []
 
     def schedule(self) -> list[Work] | None:
         """What the next step runs, booked; None if nothing happens."""
@@ -154,6 +155,8 @@ class Reference:
                 if job in self.running:
                     self.running.remove(job)
                     self.memory.release(job.blocks)
+        if self.caching:
+            self.pictures.append(self.memory.picture([job.blocks for job in self.running]))
 
     def break_livelock(self, emitted: bool) -> None:
         """The last preempted is dropped once a state returns without a token or an arrival in between.

@@ -81,8 +81,15 @@ class Memory:
                 self.free.append(block)
 
     def picture(self, tables: Sequence[Sequence[Block]]) -> object:
-        """Whose blocks and which free ones hold what, and who holds it longest; the numbers of blocks mean nothing."""
+        """What decides about later steps, whatever the blocks' numbers: a row for each block, those of the running
+        requests first and then the free ones in order, with its text and how many with the same text are older; and the
+        rows of each request's blocks."""
         order = [*dict.fromkeys(block for table in tables for block in table), *self.free]
-        shapes = [[order.index(block) for block in table] for table in tables]
-        alike = [[order.index(other) for other in self.entered if other.text == block.text] for block in order]
-        return shapes, alike, [block.text for block in order]
+        older: Counter[str | None] = Counter()
+        ages = {}
+        for block in self.entered:
+            ages[block] = older[block.text]
+            older[block.text] += 1
+        rows = {block: row for row, block in enumerate(order)}
+        contents = tuple((block.text, ages.get(block)) for block in order)
+        return contents, tuple(tuple(rows[block] for block in table) for table in tables)

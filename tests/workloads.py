@@ -1,6 +1,6 @@
 """Random small workloads and options that bring the engines into every corner, and the two engines side by side."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -159,8 +159,13 @@ def requests_of(case: Case) -> Iterator[Request]:
         yield request
 
 
-def run_fast(case: Case) -> LoggedRun:
-    """The package's engine."""
+def run_fast(case: Case, watch: Callable[[Scheduler], None] = lambda _: None) -> LoggedRun:
+    """The package's engine; `watch` is called after every step."""
+
+    def on_step(scheduler: Scheduler) -> None:
+        assert scheduler.iterations < 100_000, "the run makes no progress"
+        watch(scheduler)
+
     return simulate(
         requests_of(case),
         POLICIES[case.policy](**case.options),
@@ -168,12 +173,8 @@ def run_fast(case: Case) -> LoggedRun:
         block_size=case.block_size,
         num_blocks=case.blocks,
         prefixes=case.options.get("enable_prefix_caching", False),
-        on_step=_refuse_endless_runs,
+        on_step=on_step,
     )
-
-
-def _refuse_endless_runs(scheduler: Scheduler) -> None:
-    assert scheduler.iterations < 100_000, "the run makes no progress"
 
 
 def run_slow(case: Case) -> tuple[Reference, list[Job]]:
@@ -185,22 +186,33 @@ def run_slow(case: Case) -> tuple[Reference, list[Job]]:
     return engine, jobs
 
 
-def fast_outcome(log: LoggedRun, requests: int) -> dict[str, Any]:
-    """What both engines must agree on, from the fast one: every column of every step, and each request's fate."""
+def fast_outcome(case: Case) -> dict[str, Any]:
+    """What both engines must agree on, from the fast one: every column of every step, what memory holds after each,
+    and each request's fate."""
+    memory: list[object] = []
+
+    def watch(scheduler: Scheduler) -> None:
+        if scheduler.view.prefixes is not None:
+            memory.append(scheduler.view.prefixes.picture(scheduler.view.running))
+
+    log = run_fast(case, watch)
     names = ("request", "status", "preemptions", "cached")
     rows = sorted(zip(*(log.requests[name].tolist() for name in names), strict=True))
-    assert [index for index, *_ in rows] == list(range(requests))
+    assert [index for index, *_ in rows] == list(range(len(case.workload)))
     return {
-        "times": token_times_ns(log, requests),
+        "times": token_times_ns(log, len(case.workload)),
         "requests": [(STATUS_NAMES[status], *counts) for _, status, *counts in rows],
         "steps": list(zip(*(log.iterations[name].tolist() for name in ITERATION_COLUMNS), strict=True)),
+        "memory": memory,
     }
 
 
-def slow_outcome(engine: Reference, jobs: list[Job]) -> dict[str, Any]:
+def slow_outcome(case: Case) -> dict[str, Any]:
     """The same from the reference engine."""
+    engine, jobs = run_slow(case)
     return {
         "times": [job.times for job in jobs],
         "requests": [(job.status, job.preemptions, job.cached) for job in jobs],
         "steps": engine.steps,
+        "memory": engine.pictures,
     }

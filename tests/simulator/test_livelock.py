@@ -21,8 +21,8 @@ class Scripted(PolicyBase):
 
 
 def fates(script: Callable[[Request, Request], list[Batch]], prefixes: bool) -> list[str]:
-    """How two requests of 10 + 3 and 12 + 1 tokens end; the second's first two blocks of four tokens have keys."""
-    one, two = Request(0, 0, 10, 3), Request(1, 0, 12, 1)
+    """How two requests of 10 + 4 and 12 + 1 tokens end; the second's first two blocks of four tokens have keys."""
+    one, two = Request(0, 0, 10, 4), Request(1, 0, 12, 1)
     two.keys = [1, 2]
     policy = Scripted(script(one, two))
     log = simulate(iter([one, two]), policy, ONE_SECOND_A_STEP, block_size=4, num_blocks=20, prefixes=prefixes)
@@ -41,6 +41,25 @@ def test_a_decode_counts_with_what_it_has_computed() -> None:
             Batch([(one, 5), (two, 1)]),
             Batch([(one, 5)], preempted=[two]),
             Batch([(one, 2)]),
+            Batch(),
+            Batch([(two, 12)]),
+        ]
+
+    assert fates(script, prefixes=False) == ["finished", "finished"]
+
+
+def test_a_token_in_between() -> None:
+    """The first has 11 tokens computed when the second is preempted, and again after another token: not without end."""
+
+    def script(one: Request, two: Request) -> list[Batch]:
+        return [
+            Batch([(one, 10), (two, 2)]),
+            Batch(decodes=[one], preempted=[two]),
+            Batch(),
+            Batch(preempted=[one]),
+            Batch([(one, 5), (two, 1)]),
+            Batch([(one, 6)], preempted=[two]),
+            Batch([(one, 2)]),
             Batch([(two, 12)]),
         ]
 
@@ -58,8 +77,7 @@ def test_what_is_cached_is_part_of_the_state() -> None:
             Batch(preempted=[two]),
             Batch([(two, 4)]),
             Batch([(one, 6)]),
-            Batch(),
-            Batch(),
+            *[Batch()] * 3,
         ]
 
     assert fates(script, prefixes=True) == ["finished", "finished"]
@@ -76,8 +94,7 @@ def test_a_state_that_returns_with_its_cache_is_without_end() -> None:
             *again,
             *again,
             Batch([(one, 6)]),
-            Batch(),
-            Batch(),
+            *[Batch()] * 3,
         ]
 
     assert fates(script, prefixes=True) == ["finished", "stalled"]
