@@ -19,6 +19,9 @@ from tests.reference import Job, Reference
 from tests.reference_policies import OrcaReference, SarathiReference, VllmReference
 
 COSTS = LinearCosts(fixed_ns=1000, per_token_ns=10, per_context_token_ns=1)
+EVEN_COSTS = LinearCosts(fixed_ns=1000)
+"""Steps end when requests arrive."""
+
 POLICIES = {"vllm": Vllm, "sarathi": Sarathi, "orca": Orca}
 REFERENCES: dict[str, type[Reference]] = {"vllm": VllmReference, "sarathi": SarathiReference, "orca": OrcaReference}
 
@@ -27,7 +30,7 @@ REFERENCES: dict[str, type[Reference]] = {"vllm": VllmReference, "sarathi": Sara
 def workloads(draw: st.DrawFn) -> list[tuple[int, int, int, int]]:
     """(arrival_ns, prompt, output, priority), arrivals sorted; bursts, ties and idle gaps included."""
     count = draw(st.integers(1, 14))
-    gaps = draw(st.lists(st.sampled_from([0, 0, 1, 700, 1010, 3000, 40000]), min_size=count, max_size=count))
+    gaps = draw(st.lists(st.sampled_from([0, 0, 1, 700, 1000, 1010, 3000, 40000]), min_size=count, max_size=count))
     prompts = draw(st.lists(st.integers(1, draw(st.sampled_from([10, 70, 70, 200]))), min_size=count, max_size=count))
     outputs = draw(st.lists(st.integers(1, draw(st.sampled_from([3, 40, 40]))), min_size=count, max_size=count))
     urgency = draw(st.lists(st.integers(0, 2), min_size=count, max_size=count))
@@ -69,7 +72,7 @@ def orca_options(draw: st.DrawFn) -> dict[str, Any]:
     return {
         "max_batch_size": draw(st.integers(1, 8)),
         "reservation": draw(st.sampled_from(["request", "max_model_len"])),
-        "max_model_len": draw(st.sampled_from([60, 110])),
+        "max_model_len": draw(st.sampled_from([60, 110, 250])),
         "max_prefills_per_batch": draw(st.integers(0, 2)),
     }
 
@@ -96,6 +99,7 @@ class Case:
     block_size: int
     blocks: int
     texts: list[str]
+    costs: LinearCosts
 
 
 @st.composite
@@ -115,15 +119,22 @@ def cases(draw: st.DrawFn, policy: str) -> Case:
         # With two steps in flight the engine learns of a block of generated tokens a step late: prompts alone say it.
         if not options["async_scheduling"] and draw(st.booleans()):
             texts = [text + answer(index, workload[index][2]) for index, text in enumerate(texts)]
-    return Case(policy, options, workload, block_size, draw(pools(workload, block_size, quarrel)), texts)
+    reserved = options["max_model_len"] if options.get("reservation") == "max_model_len" else 0
+    lengths = [max(prompt + output, reserved) for _, prompt, output, _ in workload]
+    blocks, costs = draw(pools(lengths, block_size, quarrel)), draw(st.sampled_from([COSTS, COSTS, EVEN_COSTS]))
+    return Case(policy, options, workload, block_size, blocks, texts, costs)
 
 
 @st.composite
-def pools(draw: st.DrawFn, workload: Sequence[tuple[int, int, int, int]], block_size: int, quarrel: bool) -> int:
-    """Blocks for between half and many times the longest sequence, most often for little more than one."""
-    longest = max(prompt + output for _, prompt, output, _ in workload)
-    percent = draw(st.integers(90, 120) if quarrel else st.integers(60, draw(st.sampled_from([120, 200, 400]))))
-    return 2 + longest * percent // 100 // block_size
+def pools(draw: st.DrawFn, lengths: Sequence[int], block_size: int, quarrel: bool) -> int:
+    """Blocks for little more than the longest sequence, or for a part of all of them."""
+    if quarrel:
+        tokens = max(lengths) * draw(st.integers(90, 120)) // 100
+    elif draw(st.booleans()):
+        tokens = max(lengths) * draw(st.integers(60, 200)) // 100
+    else:
+        tokens = sum(lengths) * draw(st.integers(20, 100)) // 100
+    return 2 + tokens // block_size
 
 
 @st.composite
@@ -169,7 +180,7 @@ def run_fast(case: Case, watch: Callable[[Scheduler], None] = lambda _: None) ->
     return simulate(
         requests_of(case),
         POLICIES[case.policy](**case.options),
-        COSTS,
+        case.costs,
         block_size=case.block_size,
         num_blocks=case.blocks,
         prefixes=case.options.get("enable_prefix_caching", False),
@@ -180,7 +191,7 @@ def run_fast(case: Case, watch: Callable[[Scheduler], None] = lambda _: None) ->
 def run_slow(case: Case) -> tuple[Reference, list[Job]]:
     """The reference engine."""
     options = asdict(POLICIES[case.policy](**case.options))
-    engine = REFERENCES[case.policy](options, COSTS.step_ns, case.block_size, case.blocks)
+    engine = REFERENCES[case.policy](options, case.costs.step_ns, case.block_size, case.blocks)
     jobs = [Job(index, *facts, text) for index, (facts, text) in enumerate(zip(case.workload, case.texts, strict=True))]
     engine.run(jobs)
     return engine, jobs
