@@ -41,10 +41,7 @@ class VllmReference(Reference):
     def serve_running(self) -> bool:
         """Whether anybody was preempted."""
         preempted = False
-        while self.place < len(self.running):
-            if self.budget == 0:
-                self.reached["budget ends before the running list"] += 1
-                break
+        while self.place < len(self.running) and self.budget > 0:
             job = self.running[self.place]
             n = min(self.portion(job.known - job.computed), self.budget, self.room(job))
             if self.awaits_last(job) or n <= 0:
