@@ -6,7 +6,8 @@ last block of a sequence first; allocation takes from the head and only then for
 """
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from itertools import chain
 
 from simulator.core import Request
 
@@ -88,6 +89,14 @@ class PrefixBlocks:
             released[block] = released.get(block, 0) + 1
             freed += released[block] == self.holders[block]
         return freed
+
+    def picture(self, holders: Iterable[Request]) -> Hashable:
+        """Everything that decides about later steps: whose blocks and which free ones hold what. O(blocks)."""
+        tables = [self._tables[request] for request in holders]
+        names = {block: name for name, block in enumerate(dict.fromkeys([*chain(*tables), *self.free]))}
+        ages = {block: age for blocks in self.cached.values() for age, block in enumerate(blocks)}
+        contents = tuple((self._keys.get(block), ages.get(block)) for block in names)
+        return contents, tuple(tuple(names[block] for block in table) for table in tables)
 
     def _forget(self, block: int) -> None:
         key = self._keys.pop(block, None)

@@ -9,10 +9,13 @@ never each running decode.
 from collections import deque
 from collections.abc import Sequence
 
+from simulator.batch_checks import check_parts, refuse_chunk
 from simulator.core import Batch, Policy, Request, StepCosts, View
 from simulator.decodes import Decodes
 from simulator.errors import PolicyError
+from simulator.livelock import Livelock
 from simulator.prefix import PrefixBlocks
+from simulator.prefix_steps import PrefixSteps
 from simulator.queues import FcfsQueue, SortedQueue
 from simulator.runlog import (
     EMISSION_COLUMNS,
@@ -63,9 +66,10 @@ class Scheduler:
         order = policy.waiting_order
         self.waiting = FcfsQueue() if order is None else SortedQueue(order)
         self.view = View(block_size, num_blocks - policy.null_blocks, self.decodes, self.waiting)
-        self._prefixes: PrefixBlocks | None = None
+        self._prefixes: PrefixSteps | None = None
         if prefixes and policy.caches_prefixes:
-            self._prefixes = self.view.prefixes = PrefixBlocks(self.view.total_blocks, block_size)
+            self.view.prefixes = PrefixBlocks(self.view.total_blocks, block_size)
+            self._prefixes = PrefixSteps(self.view.prefixes, self.view, self._name)
             self.decodes.groups = [{} for _ in range(block_size)]
         self._admissions = 0
         self.kv_tokens = 0
@@ -85,8 +89,7 @@ class Scheduler:
         self.reasons: dict[int, str] = {}
         self._last_tick = -1
         self._arrived = 0
-        self._fruitless: set[object] = set()
-        self._fruitless_since: object = None
+        self._livelock = Livelock(self.view)
 
     def arrive(self, request: Request) -> None:
         """Put a request in the waiting queue, or reject it if it can never run."""
@@ -114,7 +117,7 @@ class Scheduler:
         if batch.__class__ is not Batch:
             raise PolicyError(f"{self._name}.plan returned {batch!r}; it must be a Batch or None")
         if batch.preempted or batch.decodes or len(batch.chunks) > 1:
-            self._check_parts(batch)
+            check_parts(self._name, batch)
         return self._book(batch, now_ns if now_ns > gpu_free_ns else gpu_free_ns)
 
     def _book(self, batch: Batch, start_ns: int) -> int:
@@ -156,10 +159,10 @@ class Scheduler:
         if finishing:
             self._finishing.append((iteration, finishing))
         if self._prefixes is not None:
-            view.free_blocks = len(self._prefixes.free)
+            view.free_blocks = len(self._prefixes.pool.free)
         if view.free_blocks < 0:
             raise PolicyError(f"{self._name} planned {-view.free_blocks} KV-cache blocks more than were free")
-        if batch.preempted:
+        if batch.preempted and self._give_up:
             self._break_livelock(batch.preempted[-1])
         view.last_prefills = len(chunks)
         self._log_end(end_ns)
@@ -242,6 +245,8 @@ class Scheduler:
         return finishing
 
     def _finish(self, finishing: Sequence[Request]) -> None:
+        if self._prefixes is not None:  # who comes first in the running list has its blocks reused first
+            finishing = sorted(finishing, key=lambda request: request.admission)
         for request in finishing:
             if request.state == Request.FINISHING:
                 self._release(request)
@@ -285,27 +290,6 @@ class Scheduler:
     def _name(self) -> str:
         return type(self.policy).__name__
 
-    def _check_parts(self, batch: Batch) -> None:
-        """Everybody has one part in a step: a chunk, a decode or to be preempted. O(requests named)."""
-        given = [request for request, _ in batch.chunks]
-        if len(set(given)) < len(given):
-            twice = next(request for request in given if given.count(request) > 1)
-            raise PolicyError(f"{self._name} gave {twice!r} two chunks in one step")
-        preempted: set[Request] = set()
-        for request in batch.preempted:
-            if request.state in (Request.WAITING, Request.ENDED):
-                raise PolicyError(f"{self._name} preempts {request!r}, which is not running")
-            if request in preempted:
-                raise PolicyError(f"{self._name} preempts {request!r} twice in one step")
-            if request in given:
-                raise PolicyError(f"{self._name} preempts {request!r} and gives it tokens in one step")
-            preempted.add(request)
-        for request in batch.decodes or ():
-            if request.state != Request.DECODING:
-                raise PolicyError(f"{self._name} decodes {request!r}, which is not decoding")
-            if request in preempted:
-                raise PolicyError(f"{self._name} preempts and decodes {request!r} in one step")
-
     def _reject(self, rejected: Sequence[tuple[Request, str]]) -> None:
         """Drop waiting requests that the policy has given up only now."""
         for request, reason in rejected:
@@ -320,7 +304,7 @@ class Scheduler:
         Returns the latter. O(n) in running requests where the batch preempts or chooses decodes.
         """
         if self._prefixes is not None and batch.preempted:
-            self._trade(self._prefixes, batch)
+            self.kv_tokens += self._prefixes.serve_preempting(batch)
         for request in batch.preempted:
             self._preempt(request)
         self._reject(batch.rejected)
@@ -331,63 +315,8 @@ class Scheduler:
             for request in sitting_out:
                 self._leave_cohort(request)
         if self._prefixes is not None and not batch.preempted:
-            self._allocate(self._prefixes, batch)
+            self.kv_tokens += self._prefixes.serve(batch)
         return sitting_out
-
-    def _allocate(self, pool: PrefixBlocks, batch: Batch) -> None:
-        """Hand out this step's blocks in the engine's order: running requests by admission, then the admitted.
-
-        O(chunks + decodes that open or fill a block).
-        """
-        clock, size, groups = self.decodes.clock, self._block_size, self.decodes.groups
-        assert groups is not None
-        growing: list[tuple[Request, int]] = []
-        if batch.decodes is None or batch.decodes:
-            for residue in {-clock % size, -(clock + 1) % size}:
-                growing += [(request, request.birth + clock + 1) for request in groups[residue]]
-        running = [(request, tokens) for request, tokens in batch.chunks if request.state == Request.PREFILLING]
-        growing += [(request, request.computed + tokens) for request, tokens in running]
-        growing.sort(key=lambda grown: grown[0].admission)
-        for request, tokens in growing:
-            self._grow(pool, request, tokens)
-        self._admit_cached(pool, batch)
-
-    def _admit_cached(self, pool: PrefixBlocks, batch: Batch) -> None:
-        """Blocks for the admitted, who start with what they find cached."""
-        for request, tokens in batch.chunks:
-            if request.state == Request.WAITING:
-                request.computed = pool.admit(request)
-                self.kv_tokens += request.computed
-                if request.first_scheduled < 0:
-                    request.cached_tokens = request.computed
-                self._grow(pool, request, request.computed + tokens)
-
-    def _grow(self, pool: PrefixBlocks, request: Request, tokens: int) -> None:
-        if pool.lacks(request, tokens):
-            raise PolicyError(f"{self._name} planned more KV-cache blocks than were free")
-        pool.grow(request, tokens)
-
-    def _trade(self, pool: PrefixBlocks, batch: Batch) -> None:
-        """Hand out the blocks of a preempting step: a victim lets go when the next request finds too few.
-
-        What a victim was given earlier in the step is cached although it is never computed; vLLM does the same.
-        """
-        context = self.view.context_tokens
-        decodes = batch.decodes
-        if decodes is None:
-            decodes = [request for request in self.view.decoding_requests() if request not in batch.preempted]
-        growing = [(request, context(request) + 1) for request in decodes]
-        running = [(request, tokens) for request, tokens in batch.chunks if request.state != Request.WAITING]
-        growing += [(request, context(request) + tokens) for request, tokens in (*running, *batch.undone)]
-        growing.sort(key=lambda grown: grown[0].admission)
-        victims = iter(batch.preempted)
-        for request, tokens in growing:
-            while pool.lacks(request, tokens) and (victim := next(victims, None)) is not None:
-                pool.release(victim)
-            self._grow(pool, request, tokens)
-        for request in victims:
-            pool.release(request)
-        self._admit_cached(pool, batch)
 
     def _compute_chunk(self, request: Request, tokens: int, iteration: int) -> int:
         """Book a chunk of a prompt, admitting who waits; returns the context before it."""
@@ -397,7 +326,7 @@ class Scheduler:
         before = request.computed
         left = request.known - before
         if request.state != Request.PREFILLING or not 0 < tokens <= left:
-            self._refuse_chunk(request, tokens, left)
+            refuse_chunk(self._name, request, tokens, left)
         computed = before + tokens
         held, needed = -(-before // block_size), -(-computed // block_size)
         if held < request.reserved_blocks:
@@ -436,11 +365,6 @@ class Scheduler:
         if request.first_scheduled < 0:
             request.first_scheduled = iteration
 
-    def _refuse_chunk(self, request: Request, tokens: int, left: int) -> None:
-        if request.state != Request.PREFILLING:
-            raise PolicyError(f"{self._name} gave {request!r} a prefill chunk, but its prompt is complete")
-        raise PolicyError(f"{self._name} gave {request!r} {tokens} tokens; it has {left} left")
-
     def _preempt(self, request: Request) -> None:
         """Recompute: the KV cache goes, generated tokens stay and are prefilled again with the prompt."""
         if request.state == Request.DECODING:
@@ -461,28 +385,12 @@ class Scheduler:
             self.waiting.put_back(request)
 
     def _break_livelock(self, preempted: Request) -> None:
-        """Stall `preempted` if requests take memory from each other without end.
-
-        Between two tokens and arrivals the schedule is a function of who runs with how many computed tokens and who
-        waits: should that state return, no token will ever come. O(n), in preempting steps only.
-        """
-        if not self._give_up:
-            return
+        """Stall `preempted` if requests take memory from each other without end."""
         since = (len(self.log.emissions), self.decodes.clock, self._arrived)
-        if since != self._fruitless_since:
-            self._fruitless_since = since
-            self._fruitless.clear()
-        running = tuple((request.index, request.computed) for request in self.view.running)
-        state = (running, tuple(request.index for request in self.waiting))
-        if state not in self._fruitless:
-            self._fruitless.add(state)
-        elif preempted.state == Request.WAITING:
+        if self._livelock.returns(since) and preempted.state == Request.WAITING:
             self.waiting.remove(preempted)
-            self._end(
-                preempted,
-                STALLED,
-                "requests preempt each other without end: the KV cache cannot hold them together",
-            )
+            reason = "requests preempt each other without end: the KV cache cannot hold them together"
+            self._end(preempted, STALLED, reason)
 
     def _leave_cohort(self, request: Request) -> None:
         self.decodes.leave(request)
@@ -499,9 +407,9 @@ class Scheduler:
         if self._prefixes is None:
             view.free_blocks += max(request.reserved_blocks, -(-request.computed // self._block_size))
         else:
-            if self._prefixes.holds(request):
-                self._prefixes.release(request)
-            view.free_blocks = len(self._prefixes.free)
+            if self._prefixes.pool.holds(request):
+                self._prefixes.pool.release(request)
+            view.free_blocks = len(self._prefixes.pool.free)
         self.kv_tokens -= request.computed
         del view.running[request]
         view.prefilling.pop(request, None)

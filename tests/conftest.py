@@ -10,6 +10,7 @@ NO_TORCH, NO_GPU, NOT_FULL = "torch is not installed", "no GPU that torch sees",
 
 settings.register_profile("here", deadline=None)  # a loaded machine is slow, not wrong
 settings.register_profile("ci", deadline=None, derandomize=True)
+settings.register_profile("thorough", deadline=None, max_examples=1250)  # --hypothesis-profile=thorough, by hand
 settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 

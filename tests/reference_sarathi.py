@@ -1,70 +1,78 @@
-"""Sarathi-Serve's other schedulers in the slow, obvious engine: loops like the engine's own, with their state."""
+"""What Sarathi-Serve's other schedulers run in a step, in the oracle: loops like the engine's own, with their state."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from tests.reference import Job, Price, Reference
+from tests.reference import Job, Price, Reference, Work
+from tests.reference_policies import SarathiReference
 
-Scheduled = list[tuple[Job, int, str]]
 
-
-class SarathiReference(Reference):
-    """`static`, `simple_chunking` and `vllm_v0`."""
-
-    def __init__(self, policy: str, options: Mapping[str, Any], price: Price, block_size: int, num_blocks: int) -> None:
-        super().__init__(policy, options, price, block_size, num_blocks)
-        self.prefills_turn = True
+class StaticReference(Reference):
+    """FasterTransformer: a new batch when the old one is empty, with memory for the longest possible sequences."""
 
     def impossible(self, job: Job) -> bool:
-        if self.policy == "static":
-            length = self.o["max_model_len"]
-            return job.prompt > length or self.pages(length) > self.total
-        return self.hopeless(job)
+        length = self.o["max_model_len"]
+        return job.prompt > length or self.pages(length) > self.total
 
-    def hopeless(self, job: Job) -> bool:
-        if self.policy == "vllm_v0" and job.known > self.prompt_limit:
-            return True
-        return self.pages(job.known) > self.total - self.total // 100
-
-    @property
-    def prompt_limit(self) -> int:
-        return min(self.o["max_num_batched_tokens"], self.o["max_model_len"])
-
-    def static(self) -> Scheduled | None:
+    def schedule(self) -> list[Work] | None:
         if self.running:
             return [self.compute(job, 1) for job in self.running]
-        batch: Scheduled = []
+        batch: list[Work] = []
         while self.waiting and len(self.running) < self.o["max_batch_size"]:
             if self.pages(self.o["max_model_len"]) > self.free:
+                self.reached["memory is reserved"] += 1
                 break
             job = self.waiting[0]
             self.admit(job, self.o["max_model_len"])
             batch.append(self.compute(job, job.known))
         return batch or None
 
-    def simple_chunking(self) -> Scheduled | None:
-        if self.prefills_turn:
-            batch = self.prefills_in_progress() or self.admissions_in_chunks()
-            if batch:
-                self.prefills_turn = False
-                return batch
-            return self.decodes()
-        self.prefills_turn = True
-        batch = self.decodes()
-        return self.simple_chunking() if batch is None else batch
 
-    def prefills_in_progress(self) -> Scheduled:
-        batch: Scheduled = []
+class TurnsReference(SarathiReference):
+    """Steps either of decodes or of prompts, with the memory rules of Sarathi-Serve."""
+
+    def decode_turn(self) -> list[Work] | None:
+        """One token of every decode; None if nobody decodes and nobody was preempted."""
+        _, batch = self.decodes()
+        return batch if batch or self.victims else None
+
+    def admissible(self) -> bool:
+        """Whether the head of the queue finds a place and leaves the watermark free."""
+        if not self.waiting or len(self.running) == self.o["max_num_seqs"]:
+            return False
+        fits = self.free - self.pages(self.waiting[0].known) >= self.total // 100
+        self.reached["watermark"] += not fits and self.free >= self.pages(self.waiting[0].known)
+        return fits
+
+
+class SimpleChunkingReference(TurnsReference):
+    """Turns of prompt chunks and of decodes."""
+
+    def __init__(self, options: Mapping[str, Any], price: Price, block_size: int, num_blocks: int) -> None:
+        super().__init__(options, price, block_size, num_blocks)
+        self.prefills_turn = True
+
+    def schedule(self) -> list[Work] | None:
+        if self.prefills_turn:
+            batch = self.in_progress() or self.admissions()
+            self.prefills_turn = not batch
+            return batch or self.decode_turn()
+        self.prefills_turn = True
+        batch = self.decode_turn()
+        return self.schedule() if batch is None else batch
+
+    def in_progress(self) -> list[Work]:
+        batch: list[Work] = []
         room = self.o["chunk_size"]
-        for job in self.by_arrival():
+        for job in sorted(self.running, key=lambda job: (job.arrival_ns, job.index)):
             n = min(job.known - job.computed, room)
-            if job.prefilling and n > 0:
+            if not job.decoding and n > 0:
                 batch.append(self.compute(job, n))
                 room -= n
         return batch
 
-    def admissions_in_chunks(self) -> Scheduled:
-        batch: Scheduled = []
+    def admissions(self) -> list[Work]:
+        batch: list[Work] = []
         room = self.o["chunk_size"]
         while room > 0 and self.admissible():
             job = self.waiting[0]
@@ -74,39 +82,24 @@ class SarathiReference(Reference):
             room -= n
         return batch
 
-    def vllm_v0(self) -> Scheduled | None:
-        batch: Scheduled = []
+
+class VllmV0Reference(TurnsReference):
+    """vLLM before version 1: whole prompts first, decodes in the steps without any."""
+
+    def hopeless(self, job: Job) -> bool:
+        return job.known > self.prompt_limit or super().hopeless(job)
+
+    @property
+    def prompt_limit(self) -> int:
+        """Tokens of the prompts of a step."""
+        return min(self.o["max_num_batched_tokens"], self.o["max_model_len"])
+
+    def schedule(self) -> list[Work] | None:
+        batch: list[Work] = []
         budget = self.prompt_limit
         while self.admissible() and self.waiting[0].known <= budget:
             job = self.waiting[0]
             self.admit(job, job.known)
             batch.append(self.compute(job, job.known))
             budget -= job.known
-        return batch or self.decodes()
-
-    def admissible(self) -> bool:
-        """Whether the head of the queue finds a place and leaves the watermark free."""
-        if not self.waiting or len(self.running) == self.o["max_num_seqs"]:
-            return False
-        return self.free - self.pages(self.waiting[0].known) >= self.total // 100
-
-    def decodes(self) -> Scheduled | None:
-        batch: Scheduled = []
-        queue = self.by_arrival()
-        preempted = False
-        while queue:
-            job = queue.pop(0)
-            if job.prefilling:
-                continue
-            while self.free == 0:
-                preempted = True
-                victim = queue.pop() if queue else job
-                self.preempt(victim)
-                if victim is job:
-                    break
-            else:
-                batch.append(self.compute(job, 1))
-        return batch if batch or preempted else None
-
-    def by_arrival(self) -> list[Job]:
-        return sorted(self.running, key=lambda job: (job.arrival_ns, job.index))
+        return batch or self.decode_turn()

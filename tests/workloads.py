@@ -1,6 +1,7 @@
 """Random small workloads and options that bring the engines into every corner, and the two engines side by side."""
 
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from hypothesis import strategies as st
@@ -18,9 +19,13 @@ from simulator.metrics.tokens import token_times_ns
 from simulator.runlog import STATUS_NAMES, LoggedRun
 from simulator.scheduler import Scheduler
 from tests.reference import Job, Reference
-from tests.reference_sarathi import SarathiReference
+from tests.reference_policies import OrcaReference, SarathiReference, VllmReference
+from tests.reference_sarathi import SimpleChunkingReference, StaticReference, VllmV0Reference
 
 COSTS = LinearCosts(fixed_ns=1000, per_token_ns=10, per_context_token_ns=1)
+EVEN_COSTS = LinearCosts(fixed_ns=1000)
+"""Steps end when requests arrive."""
+
 POLICIES = {
     "vllm": Vllm,
     "sarathi": Sarathi,
@@ -29,15 +34,23 @@ POLICIES = {
     "simple_chunking": SimpleChunking,
     "vllm_v0": VllmV0,
 }
+REFERENCES: dict[str, type[Reference]] = {
+    "vllm": VllmReference,
+    "sarathi": SarathiReference,
+    "orca": OrcaReference,
+    "static": StaticReference,
+    "simple_chunking": SimpleChunkingReference,
+    "vllm_v0": VllmV0Reference,
+}
 
 
 @st.composite
 def workloads(draw: st.DrawFn) -> list[tuple[int, int, int, int]]:
     """(arrival_ns, prompt, output, priority), arrivals sorted; bursts, ties and idle gaps included."""
     count = draw(st.integers(1, 14))
-    gaps = draw(st.lists(st.sampled_from([0, 0, 1, 700, 1010, 3000, 40000]), min_size=count, max_size=count))
-    prompts = draw(st.lists(st.integers(1, 70), min_size=count, max_size=count))
-    outputs = draw(st.lists(st.integers(1, 40), min_size=count, max_size=count))
+    gaps = draw(st.lists(st.sampled_from([0, 0, 1, 700, 1000, 1010, 3000, 40000]), min_size=count, max_size=count))
+    prompts = draw(st.lists(st.integers(1, draw(st.sampled_from([10, 70, 70, 200]))), min_size=count, max_size=count))
+    outputs = draw(st.lists(st.integers(1, draw(st.sampled_from([3, 40, 40]))), min_size=count, max_size=count))
     urgency = draw(st.lists(st.integers(0, 2), min_size=count, max_size=count))
     arrivals = [sum(gaps[: i + 1]) for i in range(count)]
     return list(zip(arrivals, prompts, outputs, urgency, strict=True))
@@ -46,7 +59,7 @@ def workloads(draw: st.DrawFn) -> list[tuple[int, int, int, int]]:
 @st.composite
 def vllm_options(draw: st.DrawFn) -> dict[str, Any]:
     sequences = draw(st.integers(1, 8))
-    length = draw(st.sampled_from([30, 64, 120, 4096]))
+    length = draw(st.sampled_from([40, 64, 120, 4096]))
     chunked = draw(st.booleans())
     budget = draw(st.integers(sequences, 96)) if chunked else max(length, sequences)
     return {
@@ -55,7 +68,7 @@ def vllm_options(draw: st.DrawFn) -> dict[str, Any]:
         "long_prefill_token_threshold": draw(st.sampled_from([0, 0, 7, 20])),
         "enable_chunked_prefill": chunked,
         "scheduling_policy": draw(st.sampled_from(["fcfs", "priority"])),
-        "enable_prefix_caching": False,
+        "enable_prefix_caching": draw(st.booleans()),
         "scheduler_reserve_full_isl": draw(st.booleans()),
         "async_scheduling": draw(st.booleans()),
         "max_model_len": length,
@@ -66,7 +79,7 @@ def vllm_options(draw: st.DrawFn) -> dict[str, Any]:
 def sarathi_options(draw: st.DrawFn) -> dict[str, Any]:
     return {
         "chunk_size": draw(st.integers(1, 80)),
-        "max_num_seqs": draw(st.integers(1, 8)),
+        "max_num_seqs": draw(st.sampled_from([1, 2, 4, 8, 14, 14])),
         "tile_size": draw(st.sampled_from([0, 4, 16, 32])),
         "max_prefills_per_batch": draw(st.integers(0, 2)),
     }
@@ -77,29 +90,38 @@ def orca_options(draw: st.DrawFn) -> dict[str, Any]:
     return {
         "max_batch_size": draw(st.integers(1, 8)),
         "reservation": draw(st.sampled_from(["request", "max_model_len"])),
-        "max_model_len": draw(st.sampled_from([60, 110])),
+        "max_model_len": draw(st.sampled_from([60, 110, 250])),
         "max_prefills_per_batch": draw(st.integers(0, 2)),
     }
 
 
 @st.composite
 def static_options(draw: st.DrawFn) -> dict[str, Any]:
-    return {"max_batch_size": draw(st.integers(1, 8)), "max_model_len": draw(st.sampled_from([60, 110]))}
+    return {"max_batch_size": draw(st.integers(1, 8)), "max_model_len": draw(st.sampled_from([60, 110, 250]))}
 
 
 @st.composite
 def simple_chunking_options(draw: st.DrawFn) -> dict[str, Any]:
-    return {"chunk_size": draw(st.integers(1, 80)), "max_num_seqs": draw(st.integers(1, 8))}
+    return {"chunk_size": draw(st.integers(1, 80)), "max_num_seqs": draw(st.sampled_from([1, 2, 4, 8, 14, 14]))}
 
 
 @st.composite
 def vllm_v0_options(draw: st.DrawFn) -> dict[str, Any]:
     return {
-        "max_num_seqs": draw(st.integers(1, 8)),
-        "max_num_batched_tokens": draw(st.integers(20, 160)),
+        "max_num_seqs": draw(st.sampled_from([1, 2, 4, 8, 14, 14])),
+        "max_num_batched_tokens": draw(st.integers(20, 250)),
         "max_model_len": draw(st.sampled_from([60, 120, 4096])),
     }
 
+
+QUARREL = {
+    "scheduling_policy": "priority",
+    "long_prefill_token_threshold": 7,
+    "scheduler_reserve_full_isl": False,
+    "enable_chunked_prefill": True,
+    "max_model_len": 4096,
+}
+"""Many prompts are begun that do not fit together and take memory from each other, some of them for ever."""
 
 OPTIONS = {
     "vllm": vllm_options(),
@@ -111,62 +133,155 @@ OPTIONS = {
 }
 
 
-def run_fast(
-    policy: str,
-    options: dict[str, Any],
-    workload: list[tuple[int, int, int, int]],
-    block_size: int,
-    blocks: int,
-) -> LoggedRun:
-    """The package's engine."""
-    requests = (Request(index, *facts) for index, facts in enumerate(workload))
-    policy_object = POLICIES[policy](**options)
+@dataclass(frozen=True)
+class Case:
+    """A run: `texts` are what the requests' tokens say, one character a token, as far as it can be found again."""
+
+    policy: str
+    options: dict[str, Any]
+    workload: list[tuple[int, int, int, int]]
+    block_size: int
+    blocks: int
+    texts: list[str]
+    costs: LinearCosts
+
+
+@st.composite
+def cases(draw: st.DrawFn, policy: str) -> Case:
+    """Pools from starved to ample, options, and prompts that begin alike where the policy caches prefixes."""
+    block_size = draw(st.sampled_from([1, 1, 1, 3, 4, 16]))
+    options, workload = draw(OPTIONS[policy]), draw(workloads())
+    quarrel = policy == "vllm" and draw(st.integers(0, 4)) == 0
+    if quarrel:
+        options |= QUARREL
+        longest = max(prompt for _, prompt, _, _ in workload)
+        workload = [(at // 9, (prompt + longest) // 2, out, urgency) for at, prompt, out, urgency in workload]
+    texts = [""] * len(workload)
+    if options.get("enable_prefix_caching"):
+        texts = draw(conversations(workload))
+        workload = [(at, len(text), out, urgency) for text, (at, _, out, urgency) in zip(texts, workload, strict=True)]
+        # With two steps in flight the engine learns of a block of generated tokens a step late: prompts alone say it.
+        if not options["async_scheduling"] and draw(st.booleans()):
+            texts = [text + answer(index, workload[index][2]) for index, text in enumerate(texts)]
+    whole = policy == "static" or options.get("reservation") == "max_model_len"
+    reserved = options["max_model_len"] if whole else 0
+    lengths = [max(prompt + output, reserved) for _, prompt, output, _ in workload]
+    blocks, costs = draw(pools(lengths, block_size, quarrel)), draw(st.sampled_from([COSTS, COSTS, EVEN_COSTS]))
+    return Case(policy, options, workload, block_size, blocks, texts, costs)
+
+
+@st.composite
+def pools(draw: st.DrawFn, lengths: Sequence[int], block_size: int, quarrel: bool) -> int:
+    """Blocks for little more than the longest sequence, or for a part of all of them."""
+    if quarrel:
+        tokens = max(lengths) * draw(st.integers(90, 120)) // 100
+    elif draw(st.booleans()):
+        tokens = max(lengths) * draw(st.integers(60, 200)) // 100
+    else:
+        tokens = sum(lengths) * draw(st.integers(20, 100)) // 100
+    return 2 + tokens // block_size
+
+
+@st.composite
+def conversations(draw: st.DrawFn, workload: Sequence[tuple[int, int, int, int]]) -> list[str]:
+    """Prompts: a few common pieces in any order, a former prompt once more, or one that goes on after its answer."""
+    pieces = draw(st.lists(st.sampled_from(PIECES), min_size=1, max_size=4))
+    texts: list[str] = []
+    for _ in workload:
+        text = "".join(draw(st.lists(st.sampled_from(pieces), min_size=1, max_size=3)))
+        kind = draw(st.sampled_from(["new", "again", "goes on"])) if texts else "new"
+        if kind != "new":
+            former = draw(st.integers(0, len(texts) - 1))
+            begun = texts[former] + (answer(former, workload[former][2]) if kind == "goes on" else "")
+            text = begun + draw(st.sampled_from(["", text]))
+        texts.append(text[: draw(st.sampled_from([16, 33, 64, 100]))])
+    return texts
+
+
+PIECES = [letter * length for letter, length in zip("abcdefgh", [1, 3, 4, 8, 15, 16, 32, 40], strict=True)]
+
+
+def answer(index: int, tokens: int) -> str:
+    """What a request generates, unlike what any other does."""
+    return chr(0x4E00 + index) * tokens
+
+
+ITERATION_COLUMNS = (
+    "start_ns",
+    "end_ns",
+    "num_decodes",
+    "num_prefills",
+    "prefill_tokens",
+    "kv_tokens",
+    "free_blocks",
+    "running",
+    "waiting",
+)
+
+
+def requests_of(case: Case) -> Iterator[Request]:
+    """The package's requests; equal keys stand for equal texts."""
+    for index, facts in enumerate(case.workload):
+        request = Request(index, *facts)
+        text, size = case.texts[index], case.block_size
+        request.keys = [text[:end] for end in range(size, len(text) + 1, size)]
+        yield request
+
+
+def run_fast(case: Case, watch: Callable[[Scheduler], None] = lambda _: None) -> LoggedRun:
+    """The package's engine; `watch` is called after every step."""
+
+    def on_step(scheduler: Scheduler) -> None:
+        assert scheduler.iterations < 100_000, "the run makes no progress"
+        watch(scheduler)
+
     return simulate(
-        requests, policy_object, COSTS, block_size=block_size, num_blocks=blocks, on_step=_refuse_endless_runs
+        requests_of(case),
+        POLICIES[case.policy](**case.options),
+        case.costs,
+        block_size=case.block_size,
+        num_blocks=case.blocks,
+        prefixes=case.options.get("enable_prefix_caching", False),
+        on_step=on_step,
     )
 
 
-def _refuse_endless_runs(scheduler: Scheduler) -> None:
-    assert scheduler.iterations < 100_000, "the run makes no progress"
-
-
-def run_slow(
-    policy: str,
-    options: dict[str, Any],
-    workload: list[tuple[int, int, int, int]],
-    block_size: int,
-    blocks: int,
-) -> tuple[Reference, list[Job]]:
+def run_slow(case: Case) -> tuple[Reference, list[Job]]:
     """The reference engine."""
-    options = asdict(POLICIES[policy](**options))
-    kind = Reference if hasattr(Reference, policy) else SarathiReference
-    engine = kind(policy, options, COSTS.step_ns, block_size, blocks)
-    jobs = [Job(index, *facts) for index, facts in enumerate(workload)]
+    options = asdict(POLICIES[case.policy](**case.options))
+    engine = REFERENCES[case.policy](options, case.costs.step_ns, case.block_size, case.blocks)
+    jobs = [Job(index, *facts, text) for index, (facts, text) in enumerate(zip(case.workload, case.texts, strict=True))]
     engine.run(jobs)
     return engine, jobs
 
 
-def fast_outcome(log: LoggedRun, requests: int) -> dict[str, Any]:
-    """What both engines must agree on, from the fast one."""
-    status, preemptions = [""] * requests, [0] * requests
-    for index, code, count in zip(
-        *(log.requests[name].tolist() for name in ("request", "status", "preemptions")), strict=True
-    ):
-        status[index], preemptions[index] = STATUS_NAMES[code], count
-    names = ("start_ns", "end_ns", "num_decodes", "prefill_tokens", "free_blocks", "running")
+def fast_outcome(case: Case) -> dict[str, Any]:
+    """What both engines must agree on, from the fast one: every column of every step, what memory holds after each,
+    and each request's fate."""
+    memory: list[object] = []
+
+    def watch(scheduler: Scheduler) -> None:
+        if scheduler.view.prefixes is not None:
+            memory.append(scheduler.view.prefixes.picture(scheduler.view.running))
+
+    log = run_fast(case, watch)
+    names = ("request", "status", "preemptions", "cached")
+    rows = sorted(zip(*(log.requests[name].tolist() for name in names), strict=True))
+    assert [index for index, *_ in rows] == list(range(len(case.workload)))
     return {
-        "times": token_times_ns(log, requests),
-        "status": status,
-        "preemptions": preemptions,
-        "steps": list(zip(*(log.iterations[name].tolist() for name in names), strict=True)),
+        "times": token_times_ns(log, len(case.workload)),
+        "requests": [(STATUS_NAMES[status], *counts) for _, status, *counts in rows],
+        "steps": list(zip(*(log.iterations[name].tolist() for name in ITERATION_COLUMNS), strict=True)),
+        "memory": memory,
     }
 
 
-def slow_outcome(engine: Reference, jobs: list[Job]) -> dict[str, Any]:
+def slow_outcome(case: Case) -> dict[str, Any]:
     """The same from the reference engine."""
+    engine, jobs = run_slow(case)
     return {
         "times": [job.times for job in jobs],
-        "status": [job.status for job in jobs],
-        "preemptions": [job.preemptions for job in jobs],
+        "requests": [(job.status, job.preemptions, job.cached) for job in jobs],
         "steps": engine.steps,
+        "memory": engine.pictures,
     }

@@ -328,7 +328,7 @@ EVIL: dict[type[Sound], str] = {
     ShortestFirst: r"starves request 6 \(40 \+ 4 tokens\), which has a long prompt: \d+ newer requests finished",
     NewestFirst: r"starves request 6 .* it promises starvation_free",
     PreemptsTheOldest: r"starves request 6 .* it promises starvation_free",
-    Draws: r"plan is no function of what it is given: asked twice it said chunks",
+    Draws: r"plan is no function of (what it is given: asked twice it said chunks|the view: the same run again)",
     CountsCalls: r"plan is no function of what it is given: asked twice",
     Remembers: r"plan changed its own `seen`; a policy only reads",
     ChangesItsMindLater: r"plan is no function of the view: the same run again was planned differently",

@@ -1,23 +1,91 @@
 """The fast engine equals the slow, obvious one: same steps, same time of every token, same fate of every request."""
 
-from typing import Any
+from collections import Counter
+from contextlib import suppress
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.workloads import OPTIONS, fast_outcome, run_fast, run_slow, slow_outcome, workloads
+from tests.workloads import OPTIONS, Case, cases, fast_outcome, run_slow, slow_outcome
+
+EXAMPLES = 4 * settings().max_examples
+"""400; with --hypothesis-profile=thorough 5,000."""
 
 
 @pytest.mark.parametrize("policy", list(OPTIONS))
-@settings(max_examples=400, deadline=None)
-@given(data=st.data(), workload=workloads(), block_size=st.sampled_from([1, 4, 16]), pool=st.integers(40, 400))
-def test_equals_the_reference_engine(
-    policy: str, data: st.DataObject, workload: list[tuple[int, int, int, int]], block_size: int, pool: int
-) -> None:
-    """Random requests, options, block sizes and pools from starved to ample give identical runs."""
-    options: dict[str, Any] = data.draw(OPTIONS[policy])
-    blocks = max(2, pool // block_size)
-    fast = fast_outcome(run_fast(policy, options, workload, block_size, blocks), len(workload))
-    engine, jobs = run_slow(policy, options, workload, block_size, blocks)
-    assert fast == slow_outcome(engine, jobs)
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(data=st.data())
+def test_equals_the_reference_engine(policy: str, data: st.DataObject) -> None:
+    """Random requests, contents, options, block sizes and pools from starved to ample give identical runs."""
+    case: Case = data.draw(cases(policy))
+    assert fast_outcome(case) == slow_outcome(case)
+
+
+CORNERS = {
+    "vllm": {
+        "rejected",
+        "output cut at the model's length",
+        "all sequences taken",
+        "cut to the threshold",
+        "no chunks, no budget",
+        "whole prompt does not fit",
+        "first chunk does not fit",
+        "preemption",
+        "preempts itself",
+        "preempted in its prompt",
+        "preempted while its last token is under way",
+        "victim was scheduled in this step",
+        "several victims in one step",
+        "several least urgent",
+        "resumed",
+        "outgrew the cache",
+        "livelock",
+        "hit",
+        "hit when resumed",
+        "hit beyond the prompt",
+        "hit on a block of this step",
+        "hit on a free block",
+        "hit on a held block",
+        "same contents twice",
+        "eviction",
+    },
+    "sarathi": {
+        "rejected",
+        "watermark",
+        "prefills of a batch used up",
+        "cut to whole tiles",
+        "no whole tile",
+        "preemption",
+        "preempts itself",
+        "preempted in its prompt",
+        "several victims in one step",
+        "resumed",
+        "outgrew the cache",
+    },
+    "simple_chunking": {"rejected", "watermark", "preemption", "preempts itself", "resumed", "outgrew the cache"},
+    "vllm_v0": {"rejected", "watermark", "preemption", "preempts itself", "resumed", "outgrew the cache"},
+    "static": {"rejected", "output cut at the model's length", "memory is reserved"},
+    "orca": {"rejected", "output cut at the model's length", "memory is reserved", "prefills of a batch used up"},
+}
+
+
+class Complete(Exception):
+    """Every corner has been reached; nothing else stops Hypothesis early."""
+
+
+@pytest.mark.parametrize("policy", sorted(CORNERS))
+def test_random_runs_reach_every_corner(policy: str) -> None:
+    """What the two engines are compared in is not a walk in the middle of the road."""
+    reached: Counter[str] = Counter()
+
+    @settings(max_examples=1000, deadline=None, database=None, derandomize=True, phases=[Phase.generate])
+    @given(cases(policy))
+    def visit(case: Case) -> None:
+        reached.update(run_slow(case)[0].reached)
+        if CORNERS[policy] <= (+reached).keys():
+            raise Complete
+
+    with suppress(Complete):
+        visit()
+    assert CORNERS[policy] - (+reached).keys() == set()

@@ -15,7 +15,7 @@ from simulator.metrics.quantiles import percentiles, weighted_mean, weighted_per
 from simulator.metrics.tokens import Ticks, longest_gaps, token_gaps, token_times_ns
 from simulator.runlog import LoggedRun
 from tests.simulator.runs import replay
-from tests.workloads import OPTIONS, run_fast, workloads
+from tests.workloads import POLICIES, cases, run_fast
 
 STATISTICS = ("mean", "p50", "p90", "p99")
 SUMMARY = [
@@ -69,9 +69,9 @@ def test_empty_samples() -> None:
 @st.composite
 def logs(draw: st.DrawFn) -> tuple[LoggedRun, list[list[int]]]:
     """The log of a random run and its token times."""
-    name, workload = draw(st.sampled_from(sorted(OPTIONS))), draw(workloads())
-    log = run_fast(name, draw(OPTIONS[name]), workload, 4, draw(st.integers(10, 100)))
-    return log, token_times_ns(log, len(workload))
+    case = draw(cases(draw(st.sampled_from(sorted(POLICIES)))))
+    log = run_fast(case)
+    return log, token_times_ns(log, len(case.workload))
 
 
 @settings(max_examples=40, deadline=None)

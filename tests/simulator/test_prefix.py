@@ -57,6 +57,19 @@ def test_a_hit_behind_an_evicted_block_is_none() -> None:
     assert cached(run([*requests, again], num_blocks=9)) == {0: 0, 1: 0, 2: 0}
 
 
+def test_blocks_of_requests_that_finish_together() -> None:
+    """They are reused in the order of the running list, though the second decodes and the first ends its prompt."""
+    policy = Vllm(64, 8, long_prefill_token_threshold=4, async_scheduling=False, max_model_len=100)
+    scheduler = Scheduler(policy, COSTS, block_size=4, num_blocks=10, prefixes=True)
+    scheduler.arrive(request(0, 12, [1, 2, 3], output=1))
+    scheduler.arrive(request(1, 4, [4], output=3))
+    for _ in range(3):
+        assert scheduler.schedule(0) is not None
+        scheduler.complete()
+    assert scheduler.view.prefixes is not None
+    assert list(scheduler.view.prefixes.free) == [6, 7, 8, 9, 5, 3, 1, 4, 2]
+
+
 def test_off_means_off() -> None:
     """Without prefix caching nothing is found."""
     log = run([request(0, 10, [1, 2]), request(1, 10, [1, 2], arrival_ns=10**6)], enable_prefix_caching=False)
