@@ -128,7 +128,8 @@ class Vllm(PolicyBase):
                 tokens = budget
             if tokens <= 0:
                 continue
-            blocks = view.blocks_for(request, tokens)
+            held = -(-request.computed // view.block_size)
+            blocks = -(-(request.computed + tokens) // view.block_size) - held
             if blocks > free:
                 return self._walk(view)
             free -= blocks

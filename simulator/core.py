@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from simulator.queues import WaitingQueue
 
 
+WAITING, PREFILLING, DECODING, FINISHING, ENDED = range(5)
+"""States of a request; also attributes of `Request`, where looking them up takes longer."""
+
+
 class Request:
     """One request: facts of the trace, and progress that the scheduler alone writes.
 
@@ -55,7 +59,7 @@ class Request:
         "target_tokens",
     )
 
-    WAITING, PREFILLING, DECODING, FINISHING, ENDED = range(5)
+    WAITING, PREFILLING, DECODING, FINISHING, ENDED = WAITING, PREFILLING, DECODING, FINISHING, ENDED
 
     def __init__(self, index: int, arrival_ns: int, prompt_tokens: int, output_tokens: int, priority: int = 0) -> None:
         self.index = index

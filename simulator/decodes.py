@@ -6,7 +6,7 @@ count x clock, and the requests that fill their last block at a given clock are 
 block size.
 """
 
-from simulator.core import Request
+from simulator.core import DECODING, Request
 
 
 class Decodes:
@@ -35,7 +35,7 @@ class Decodes:
         request.birth = birth
         request.start_clock = clock
         request.end_clock = end = clock + request.target_tokens - request.generated
-        request.state = Request.DECODING
+        request.state = DECODING
         self.count += 1
         if self.groups is not None:
             self.groups[birth % self._block_size][request] = None

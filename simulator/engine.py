@@ -27,7 +27,8 @@ class Engine:
     def receive(self, request: Request) -> None:
         """A request arrives now."""
         self.scheduler.arrive(request)
-        self._wake()
+        if self._idle is not None:
+            self._wake()
 
     def no_more_arrivals(self) -> None:
         """The trace is at its end: what cannot run now never will."""

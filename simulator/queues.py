@@ -42,8 +42,7 @@ class FcfsQueue(OrderedDict[Request, None]):
         self[request] = None
         self.move_to_end(request, last=False)
 
-    def remove(self, request: Request) -> None:
-        del self[request]
+    remove = OrderedDict.__delitem__
 
 
 class SortedQueue:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from simulator.batch_checks import check_parts, refuse_chunk
-from simulator.core import Batch, Policy, Request, StepCosts, View
+from simulator.core import DECODING, ENDED, FINISHING, PREFILLING, WAITING, Batch, Policy, Request, StepCosts, View
 from simulator.decodes import Decodes
 from simulator.errors import PolicyError
 from simulator.livelock import Livelock
@@ -56,7 +56,7 @@ class Scheduler:
         give_up_on_impossible: bool = True,
     ) -> None:
         self.policy = policy
-        self._plan = policy.plan
+        self._plan, self._rejects, self._reserve_tokens = policy.plan, policy.rejects, policy.reserve_tokens
         self._step_ns = costs.step_ns
         self._decode_ns = costs.decode_ns
         self._model_length = policy.model_length
@@ -96,7 +96,7 @@ class Scheduler:
         length = self._model_length
         if length is not None and request.prompt_tokens + request.output_tokens > length:
             request.target_tokens = max(1, length - request.prompt_tokens)
-        reason = self.policy.rejects(request, self.view) if self._give_up else None
+        reason = self._rejects(request, self.view) if self._give_up else None
         self._arrived += 1
         if reason is None:
             self.waiting.append(request)
@@ -147,7 +147,7 @@ class Scheduler:
             for request, tokens in chunks:
                 priced.append((self._compute_chunk(request, tokens, iteration), tokens))
                 prefill_tokens += tokens
-                if request.state == Request.FINISHING:
+                if request.state == FINISHING:
                     finishing = [*(finishing or ()), request]
             end_ns = start_ns + self._step_ns(count, context, priced)
         elif count:
@@ -229,7 +229,7 @@ class Scheduler:
         finishing = self.decodes.settle()
         for request in finishing:
             self._close_stay(request)
-            request.state = Request.FINISHING
+            request.state = FINISHING
         return finishing
 
     def complete(self) -> Sequence[Request]:
@@ -248,15 +248,15 @@ class Scheduler:
         if self._prefixes is not None:  # who comes first in the running list has its blocks reused first
             finishing = sorted(finishing, key=lambda request: request.admission)
         for request in finishing:
-            if request.state == Request.FINISHING:
+            if request.state == FINISHING:
                 self._release(request)
             self._end(request, FINISHED)
 
     def stall(self, reason: str) -> None:
         """End every unfinished request as stalled: nothing can ever change."""
         for request in [*self.view.running, *self.waiting]:
-            if request.state != Request.WAITING:
-                if request.state == Request.DECODING:
+            if request.state != WAITING:
+                if request.state == DECODING:
                     self._leave_cohort(request)
                 self._release(request)
             else:
@@ -293,7 +293,7 @@ class Scheduler:
     def _reject(self, rejected: Sequence[tuple[Request, str]]) -> None:
         """Drop waiting requests that the policy has given up only now."""
         for request, reason in rejected:
-            if request.state != Request.WAITING:
+            if request.state != WAITING:
                 raise PolicyError(f"{self._name} rejects {request!r}, which is not waiting")
             self.waiting.remove(request)
             self._end(request, REJECTED, reason)
@@ -311,7 +311,7 @@ class Scheduler:
         sitting_out: list[Request] = []
         if batch.decodes:
             chosen = set(batch.decodes)
-            sitting_out = [r for r in self.view.running if r.state == Request.DECODING and r not in chosen]
+            sitting_out = [r for r in self.view.running if r.state == DECODING and r not in chosen]
             for request in sitting_out:
                 self._leave_cohort(request)
         if self._prefixes is not None and not batch.preempted:
@@ -321,11 +321,11 @@ class Scheduler:
     def _compute_chunk(self, request: Request, tokens: int, iteration: int) -> int:
         """Book a chunk of a prompt, admitting who waits; returns the context before it."""
         view, block_size = self.view, self._block_size
-        if request.state == Request.WAITING:
+        if request.state == WAITING:
             self._admit(request, iteration)
         before = request.computed
         left = request.known - before
-        if request.state != Request.PREFILLING or not 0 < tokens <= left:
+        if request.state != PREFILLING or not 0 < tokens <= left:
             refuse_chunk(self._name, request, tokens, left)
         computed = before + tokens
         held, needed = -(-before // block_size), -(-computed // block_size)
@@ -350,26 +350,28 @@ class Scheduler:
         if request.generated < request.target_tokens:
             self.decodes.join(request)
         else:
-            request.state = Request.FINISHING
+            request.state = FINISHING
 
     def _admit(self, request: Request, iteration: int) -> None:
         view = self.view
         self.waiting.remove(request)
         view.running[request] = None
         view.prefilling[request] = None
-        request.state = Request.PREFILLING
+        request.state = PREFILLING
         self._admissions += 1
         request.admission = self._admissions
-        request.reserved_blocks = -(-self.policy.reserve_tokens(request) // self._block_size)
-        view.free_blocks -= request.reserved_blocks
+        reserved_tokens = self._reserve_tokens(request)
+        if reserved_tokens:
+            request.reserved_blocks = -(-reserved_tokens // self._block_size)
+            view.free_blocks -= request.reserved_blocks
         if request.first_scheduled < 0:
             request.first_scheduled = iteration
 
     def _preempt(self, request: Request) -> None:
         """Recompute: the KV cache goes, generated tokens stay and are prefilled again with the prompt."""
-        if request.state == Request.DECODING:
+        if request.state == DECODING:
             self._leave_cohort(request)
-        finishing = request.state == Request.FINISHING
+        finishing = request.state == FINISHING
         self._release(request)
         self.preemptions += 1
         request.preemptions += 1
@@ -377,9 +379,9 @@ class Scheduler:
         request.reserved_blocks = 0
         if finishing:  # its last token is under way and needs no further memory
             return
-        request.state = Request.WAITING
+        request.state = WAITING
         hopeless = -(-request.known // self._block_size) > self.view.total_blocks
-        if self._give_up and (hopeless or self.policy.rejects(request, self.view) is not None):
+        if self._give_up and (hopeless or self._rejects(request, self.view) is not None):
             self._end(request, STALLED, f"grew to {request.known} tokens, more than can be admitted again")
         else:
             self.waiting.put_back(request)
@@ -387,7 +389,7 @@ class Scheduler:
     def _break_livelock(self, preempted: Request) -> None:
         """Stall `preempted` if requests take memory from each other without end."""
         since = (len(self.log.emissions), self.decodes.clock, self._arrived)
-        if self._livelock.returns(since) and preempted.state == Request.WAITING:
+        if self._livelock.returns(since) and preempted.state == WAITING:
             self.waiting.remove(preempted)
             reason = "requests preempt each other without end: the KV cache cannot hold them together"
             self._end(preempted, STALLED, reason)
@@ -405,20 +407,22 @@ class Scheduler:
     def _release(self, request: Request) -> None:
         view = self.view
         if self._prefixes is None:
-            view.free_blocks += max(request.reserved_blocks, -(-request.computed // self._block_size))
+            held, reserved = -(-request.computed // self._block_size), request.reserved_blocks
+            view.free_blocks += held if held > reserved else reserved
         else:
             if self._prefixes.pool.holds(request):
                 self._prefixes.pool.release(request)
             view.free_blocks = len(self._prefixes.pool.free)
         self.kv_tokens -= request.computed
         del view.running[request]
-        view.prefilling.pop(request, None)
-        request.state = Request.ENDED
+        if request.state == PREFILLING:
+            del view.prefilling[request]
+        request.state = ENDED
 
     def _end(self, request: Request, status: int, reason: str | None = None) -> None:
         if reason is not None:
             self.reasons[request.index] = reason
-        request.state = Request.ENDED
+        request.state = ENDED
         self.log.requests.frombytes(
             PACK_REQUEST(
                 request.index,

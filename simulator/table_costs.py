@@ -70,20 +70,22 @@ class TableCosts:
             return self.decode_ns(decodes)(decode_context) if decodes else 0
         if decode_context > decodes * self._longest_decode:
             self.steps_beyond_decode_context += 1
-        tokens, before = decodes, 0
-        attention = 0.0
+        tokens, before, attention_ns, prefill_ns = decodes, 0, 0.0, self._prefill.price
         for context, new in chunks:
             tokens += new
             if context > before:
                 before = context
-            attention += self._prefill.price(context, new)
+            attention_ns += prefill_ns(context, new)
         if before > self.grid.prefill_context:
             self.steps_beyond_prefill_context += 1
+        sequences = decodes + len(chunks)
         if len(chunks) > 1:  # one kernel call, so its fixed cost is paid once
-            attention -= (len(chunks) - 1) * self._prefill.floor_ns
+            attention_ns -= (len(chunks) - 1) * self._prefill.floor_ns
         if decodes:
-            attention += self._riding.price(decodes, decode_context)
-        return int(self._tokens_ns(tokens) + self._sequences_ns(decodes + len(chunks)) + attention)
+            attention_ns += self._riding.price(decodes, decode_context)
+        if tokens > self.grid.tokens or sequences > self.grid.sequences:
+            return int(self._tokens_ns(tokens) + self._sequences_ns(sequences) + attention_ns)
+        return int(self._token_ns[tokens] + self._sequence_ns[sequences] + attention_ns)
 
     def decode_ns(self, decodes: int) -> Callable[[int], int]:
         """See `StepCosts.decode_ns`."""
@@ -236,7 +238,9 @@ class DecodeSurface:
 
     def price(self, decodes: int, context_sum: int) -> float:
         """Nanoseconds of `decodes` decodes that attend to `context_sum` KV entries in total."""
-        return value_at(self.line(decodes), context_sum)
+        starts, constants, slopes = self._lines.get(decodes) or self.line(decodes)
+        piece = bisect_right(starts, context_sum)
+        return constants[piece] + context_sum * slopes[piece]
 
     def line(self, decodes: int) -> Line:
         """The piecewise linear price of `decodes` decodes over the sum of their contexts."""
