@@ -1,5 +1,6 @@
 """The command `simulate-trace`. Heavy modules are imported only once the command line is known to be sound."""
 
+import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -114,6 +115,8 @@ def main() -> None:
     """Entry point: user errors as one line, exit status 2."""
     from simulator.errors import run_command
 
+    # Nothing here multiplies matrices, and numpy's threads for it cost a tenth of a second before they idle.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     run_command(simulate_trace, "simulate-trace")
 
 
