@@ -51,6 +51,8 @@ class Sarathi(PromptBlocks):
             decodes, preempted, free = make_room(view)
             decoding = len(decodes)
         chunks = self._chunks(view, decoding, free, preempted)
+        if chunks and decodes is None and view.all_complete_with(chunks):
+            return Batch(chunks, holds=Batch.UNTIL_ARRIVAL)
         if chunks or decodes is not None:
             return Batch(chunks, decodes, preempted)
         return decode_step(view, kept_out=not view.prefilling)

@@ -138,7 +138,7 @@ class Vllm(PolicyBase):
         if budget > 0 and view.waiting:
             self._admit(view, chunks, budget, free, len(view.running))
         if chunks:
-            return Batch(chunks)
+            return Batch(chunks, holds=Batch.UNTIL_ARRIVAL if view.all_complete_with(chunks) else Batch.ONCE)
         if not decoding:
             return None
         return DECODES_ONLY if view.prefilling else DECODES_UNTIL_FINISH

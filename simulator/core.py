@@ -97,7 +97,7 @@ class Batch:
     order. `preempted`: running requests that lose their KV cache and wait again, in order of preemption. `undone`:
     `(request, tokens)` that such a request had been given in this very step; only prefix caches remember it.
     `rejected`: `(request, reason)` for waiting requests that are dropped now. `holds` says until when the policy would
-    decide the same again, see `DECODES_UNTIL_ARRIVAL`.
+    then plan every decode and nothing else, see `DECODES_UNTIL_ARRIVAL`.
     """
 
     __slots__ = ("chunks", "decodes", "holds", "preempted", "rejected", "undone")
@@ -111,6 +111,7 @@ class Batch:
         preempted: Sequence[Request] = (),
         undone: Sequence[tuple[Request, int]] = (),
         rejected: Sequence[tuple[Request, str]] = (),
+        *,
         holds: int = ONCE,
     ) -> None:
         self.chunks = chunks
@@ -127,7 +128,8 @@ DECODES_ONLY = Batch()
 DECODES_UNTIL_ARRIVAL = Batch(holds=Batch.UNTIL_ARRIVAL)
 """The same, and a promise that `plan` would say so again until a request arrives or fewer blocks are free than would
 leave one over after the iteration: right where nobody waits or prefills. The iterations that follow are run without
-asking, which is many times as fast."""
+asking, which is many times as fast. A batch with chunks may promise this for what follows it: right where
+`View.all_complete_with(chunks)`."""
 
 DECODES_UNTIL_FINISH = Batch(holds=Batch.UNTIL_FINISH)
 """The same, but only until a request finishes: right where those that wait are kept out by what others hold."""
@@ -191,6 +193,12 @@ class View:
         """Further blocks that `request` needs for its next `tokens` tokens."""
         needed = -(-(self.context_tokens(request) + tokens) // self.block_size)
         return max(0, needed - self.held_blocks(request))
+
+    def all_complete_with(self, chunks: Sequence[tuple[Request, int]]) -> bool:
+        """Whether nobody waits and no prompt is in progress once these chunks have run. O(chunks)."""
+        if len(chunks) != len(self.waiting) + len(self.prefilling):
+            return False
+        return all(tokens == request.known - request.computed for request, tokens in chunks)
 
     def decoding_requests(self) -> list[Request]:
         """The decoding requests in order of admission; O(n) in running requests."""

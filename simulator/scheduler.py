@@ -174,7 +174,7 @@ class Scheduler:
         return end_ns
 
     def coast(self, until_ns: float) -> None:
-        """Repeat the last batch for as long as its promise holds, up to the first plan at `until_ns` or later.
+        """Run all decodes for as long as the last batch's promise holds, up to the first plan at `until_ns` or later.
 
         As many steps stay under way as are: whenever the oldest completes the next one is booked. Most steps are these,
         so they do the least; flat, to look nothing up twice.
@@ -208,7 +208,7 @@ class Scheduler:
                     break
             if clock == began:
                 return
-            decodes.clock, view.free_blocks = clock, free_blocks
+            decodes.clock, view.free_blocks, view.last_prefills = clock, free_blocks, 0
             self._log_coasted(clock - began)
             if clock in finish_at:
                 finishing.append((self.iterations - 1, self._settle()))

@@ -1,11 +1,11 @@
 """Batches that stand for the steps to come as well: the suite asks in every one of them whether they still hold.
 
-A scheduler may run a batch that "holds" again without asking the policy: until a request finishes, or only until one
-arrives, and as long as one block is left over after the step. Here nothing is skipped: the watch hands on an ordinary
-batch, so that `plan` is called in each step, and compares.
+After a batch that "holds" a scheduler may run all decodes without asking the policy: until a request finishes, or only
+until one arrives, and as long as one block is left over after the step. Here nothing is skipped: the watch hands on an
+ordinary batch, so that `plan` is called in each step, and compares.
 """
 
-from simulator.core import DECODES_ONLY, Batch, View
+from simulator.core import Batch, View
 from simulator.errors import PolicyError
 
 
@@ -28,10 +28,12 @@ class Repeats:
             if not self._still_holds(view):
                 self._until = Batch.ONCE
             return batch
-        if not _all_decodes(batch):
-            raise PolicyError("a batch that holds must be every decode and nothing else")
-        self._until, self._waiting, self._running = batch.holds, list(view.waiting), _counts(view)
-        return DECODES_ONLY
+        if batch.holds == Batch.UNTIL_FINISH and not _all_decodes(batch):
+            raise PolicyError("a batch that holds until a request finishes must be every decode and nothing else")
+        admitted = {request for request, _ in batch.chunks}
+        self._waiting = [request for request in view.waiting if request not in admitted]
+        self._until, self._running = batch.holds, _counts(view)
+        return Batch(batch.chunks, batch.decodes, batch.preempted, batch.undone, batch.rejected)
 
     def _still_holds(self, view: View) -> bool:
         if self._until == Batch.ONCE or not view.decoding or view.free_blocks <= view.decode_blocks:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from simulator.core import DECODES_ONLY, Batch, Policy, Request, StepCosts, View
+from simulator.core import Batch, Policy, Request, StepCosts, View
 from simulator.costs import LinearCosts
 from simulator.engine import simulate
 from simulator.metrics.summary import policy_result
@@ -39,8 +39,7 @@ class Watched:
             tokens.update((request.index, count) for request, count in batch.chunks)
             self.steps.append(tokens)
             self.victims.append([request.index for request in batch.preempted])
-            if batch.holds != Batch.ONCE:
-                return DECODES_ONLY
+            return Batch(batch.chunks, batch.decodes, batch.preempted, batch.undone, batch.rejected)
         return batch
 
 
