@@ -9,8 +9,9 @@ several steps in flight *finishing* while its last token is still under way.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from simulator.promises import Promises
 
@@ -291,6 +292,21 @@ class Surroundings:
         self.max_position_embeddings = max_position_embeddings
 
 
+class DecodeLine(NamedTuple):
+    """Price of a step that only decodes, in nanoseconds: int(constant + slope x sum of contexts after the step), by
+    pieces. Piece i > 0 begins at `starts[i - 1]`; above `measured_to` the price is a continued trend."""
+
+    starts: list[int]
+    constants: list[float]
+    slopes: list[float]
+    measured_to: float
+
+    def price(self, decode_context: int) -> int:
+        """Nanoseconds of one step."""
+        piece = bisect_right(self.starts, decode_context)
+        return int(self.constants[piece] + self.slopes[piece] * decode_context)
+
+
 class StepCosts(Protocol):
     """Prices of steps in integer nanoseconds."""
 
@@ -299,6 +315,11 @@ class StepCosts(Protocol):
         of prefill chunks `(context_before, tokens)`. O(chunks)."""
         ...
 
-    def decode_ns(self, decodes: int) -> Callable[[int], int]:
-        """GPU time of a step of `decodes` decodes alone, as a function of `decode_context`."""
+    def decode_line(self, decodes: int) -> DecodeLine:
+        """GPU time of a step of `decodes` decodes alone."""
+        ...
+
+    def count_beyond(self, decodes: int, decode_context: int, steps: int) -> None:
+        """Note that of `steps` steps of `decodes` decodes alone, up to one of `decode_context`, the last at least was
+        beyond what its line was measured for."""
         ...

@@ -1,10 +1,13 @@
 """Prices of steps in integer nanoseconds: a linear form for tests and teaching; `table_costs` for measured tables."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Annotated
 
 from annotated_types import Ge, Le
+
+from simulator.core import DecodeLine
 
 Nanoseconds = Annotated[int, Ge(0), Le(10**12)]
 
@@ -29,7 +32,9 @@ class LinearCosts:
             context += before + new
         return self.fixed_ns + self.per_token_ns * tokens + self.per_context_token_ns * context
 
-    def decode_ns(self, decodes: int) -> Callable[[int], int]:
-        """See `StepCosts.decode_ns`."""
-        fixed_ns, per_context_token_ns = self.fixed_ns + self.per_token_ns * decodes, self.per_context_token_ns
-        return lambda decode_context: fixed_ns + per_context_token_ns * decode_context
+    def decode_line(self, decodes: int) -> DecodeLine:
+        """See `StepCosts.decode_line`."""
+        return DecodeLine([], [self.fixed_ns + self.per_token_ns * decodes], [self.per_context_token_ns], inf)
+
+    def count_beyond(self, decodes: int, decode_context: int, steps: int) -> None:
+        """Nothing is beyond a formula."""

@@ -6,6 +6,7 @@ the order in which they were scheduled. Ordinary steps touch the prefill chunks 
 never each running decode.
 """
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 
@@ -58,7 +59,7 @@ class Scheduler:
         self.policy = policy
         self._plan, self._rejects, self._reserve_tokens = policy.plan, policy.rejects, policy.reserve_tokens
         self._step_ns = costs.step_ns
-        self._decode_ns = costs.decode_ns
+        self._decode_line, self._count_beyond = costs.decode_line, costs.count_beyond
         self._model_length = policy.model_length
         self._give_up = give_up_on_impossible
         self._block_size = block_size
@@ -150,10 +151,8 @@ class Scheduler:
                 if request.state == FINISHING:
                     finishing = [*(finishing or ()), request]
             end_ns = start_ns + self._step_ns(count, context, priced)
-        elif count:
-            end_ns = start_ns + self._decode_ns(count)(context)
-        elif batch.preempted or batch.rejected:
-            end_ns = start_ns + self._step_ns(0, 0, ())
+        elif count or batch.preempted or batch.rejected:
+            end_ns = start_ns + self._step_ns(count, context, ())
         else:
             raise PolicyError(f"{self._name} returned an empty batch; return None to schedule nothing")
         if finishing:
@@ -193,7 +192,11 @@ class Scheduler:
             # Until the next who finish complete, steps differ in nothing but time.
             stop = clock + finishing[0][0] + depth - self.iterations if finishing else _NO_END
             count, free_blocks, end_ns = decodes.count, view.free_blocks, ends_ns[-1]
-            context, price = decodes.birth_sum + count * clock, self._decode_ns(count)
+            context = decodes.birth_sum + count * clock
+            starts, constants, slopes, measured_to = self._decode_line(count)
+            piece = bisect_right(starts, context + count)
+            constant, slope = constants[piece], slopes[piece]
+            next_piece = starts[piece] if piece < len(starts) else _NO_END
             while clock < stop and ends_ns[-depth] < until_ns:
                 opened = openers[-clock % block_size]
                 if free_blocks <= opened:
@@ -201,13 +204,19 @@ class Scheduler:
                 clock += 1
                 free_blocks -= opened
                 context += count
-                end_ns += price(context)
+                if context >= next_piece:
+                    piece = bisect_right(starts, context)
+                    constant, slope = constants[piece], slopes[piece]
+                    next_piece = starts[piece] if piece < len(starts) else _NO_END
+                end_ns += int(constant + slope * context)
                 log_end(end_ns)
                 log_free(free_blocks)
                 if clock in finish_at:
                     break
             if clock == began:
                 return
+            if context > measured_to:
+                self._count_beyond(count, context, clock - began)
             decodes.clock, view.free_blocks, view.last_prefills = clock, free_blocks, 0
             self._log_coasted(clock - began)
             if clock in finish_at:

@@ -11,7 +11,7 @@ and `steps_beyond_*` count the steps whose contexts were concerned.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import log
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.core import DecodeLine
 from simulator.cost_table import TOKEN_OPERATORS, CostTable
 from simulator.errors import InputError
 from simulator.trace import Floats
@@ -52,7 +53,7 @@ class TableCosts:
         self._decode = DecodeSurface(_only(attention, with_decodes & ~with_prefill), scale, table.name)
         hybrid = _only(attention, with_decodes & with_prefill)
         self._riding = _riding_surface(hybrid, self._prefill, scale, self._decode, table.name)
-        self._decodes_alone: dict[int, Callable[[int], int]] = {}
+        self._decode_lines: dict[int, DecodeLine] = {}
         self.grid = GridRange(
             int(rows["tokens"].max()),
             int(rows["sequences"].max()),
@@ -67,7 +68,7 @@ class TableCosts:
     def step_ns(self, decodes: int, decode_context: int, chunks: Sequence[tuple[int, int]]) -> int:
         """See `StepCosts.step_ns`."""
         if not chunks:
-            return self.decode_ns(decodes)(decode_context) if decodes else 0
+            return self._decodes_alone_ns(decodes, decode_context) if decodes else 0
         if decode_context > decodes * self._longest_decode:
             self.steps_beyond_decode_context += 1
         tokens, before, attention_ns, prefill_ns = decodes, 0, 0.0, self._prefill.price
@@ -87,26 +88,27 @@ class TableCosts:
             return int(self._tokens_ns(tokens) + self._sequences_ns(sequences) + attention_ns)
         return int(self._token_ns[tokens] + self._sequence_ns[sequences] + attention_ns)
 
-    def decode_ns(self, decodes: int) -> Callable[[int], int]:
-        """See `StepCosts.decode_ns`."""
-        price = self._decodes_alone.get(decodes)
-        if price is None:
-            price = self._decodes_alone[decodes] = self._decode_price(decodes)
-        return price
+    def decode_line(self, decodes: int) -> DecodeLine:
+        """See `StepCosts.decode_line`."""
+        line = self._decode_lines.get(decodes)
+        if line is None:
+            fixed_ns = self._tokens_ns(decodes) + self._sequences_ns(decodes)
+            starts, constants, slopes = self._decode.line(decodes)
+            constants = [fixed_ns + constant for constant in constants]
+            line = DecodeLine(starts, constants, slopes, decodes * self._longest_decode)
+            self._decode_lines[decodes] = line
+        return line
 
-    def _decode_price(self, decodes: int) -> Callable[[int], int]:
-        fixed_ns = self._tokens_ns(decodes) + self._sequences_ns(decodes)
-        starts, constants, slopes = self._decode.line(decodes)
-        constants = [fixed_ns + constant for constant in constants]
-        longest = decodes * self._longest_decode
+    def count_beyond(self, decodes: int, decode_context: int, steps: int) -> None:
+        """See `StepCosts.count_beyond`: contexts grew by `decodes` in each step."""
+        excess = decode_context - decodes * self._longest_decode
+        self.steps_beyond_decode_context += min(steps, -(-excess // decodes))
 
-        def price(decode_context: int) -> int:
-            if decode_context > longest:
-                self.steps_beyond_decode_context += 1
-            piece = bisect_right(starts, decode_context)
-            return int(constants[piece] + decode_context * slopes[piece])
-
-        return price
+    def _decodes_alone_ns(self, decodes: int, decode_context: int) -> int:
+        line = self.decode_line(decodes)
+        if decode_context > line.measured_to:
+            self.count_beyond(decodes, decode_context, 1)
+        return line.price(decode_context)
 
     def _tokens_ns(self, tokens: int) -> float:
         prices = self._token_ns
