@@ -10,7 +10,8 @@ them as vLLM does. Its scenarios are compared up to the first preempting step; o
 """
 
 import sys
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from policies.simple_chunking import SimpleChunking
 from simulator.core import Batch, Policy, Request, View
@@ -57,6 +58,7 @@ class Replay:
             for request, record in zip(self.coming[::-1], scenario.requests, strict=True):
                 request.keys = contents.keys(record)
         self.now = self.steps = 0
+        self.with_blocks = any("blk" in step for step in scenario.steps)
 
     @property
     def over(self) -> bool:
@@ -68,6 +70,7 @@ class Replay:
         scheduler, view = self.scheduler, self.scheduler.view
         record: Record = {"i": self.steps, "add": self._arrivals(), "t": self.now}
         held, decoding = {request: view.context_tokens(request) for request in view.running}, view.decoding_requests()
+        tables = {request: len(self._blocks(request)) for request in view.running}
         self.planned = None
         end_ns = self._schedule()
         batch = self.planned or Batch(decodes=())
@@ -76,12 +79,23 @@ class Replay:
         record |= self._what_ran(batch, tokens, held)
         record |= {"dt": end_ns - self.now, "run": len(view.running), "wait": len(view.waiting)}
         record["free"] = view.free_blocks
+        if self.with_blocks:
+            record["blk"] = self._handed_out(tables)
         finishing = scheduler.complete() if scheduler.under_way else ()
         record["fin"] = [request.index for request in self._scheduled if request in finishing]
         record["free2"] = view.free_blocks
         self.now = end_ns
         self.steps += 1
         return {key: value for key, value in record.items() if key not in NOT_RECORDED[self.engine]}
+
+    def _blocks(self, request: Request) -> Sequence[int]:
+        pool = self.scheduler.view.prefixes
+        return () if pool is None else pool.table(request)
+
+    def _handed_out(self, tables: dict[Request, int]) -> list[list[Any]]:
+        """The blocks that each scheduled request got in this step; `tables` are the lengths before it."""
+        new = {request: list(self._blocks(request)[tables.get(request, 0) :]) for request in self._scheduled}
+        return sorted(([request.index, blocks] for request, blocks in new.items() if blocks), key=str)
 
     def _schedule(self) -> int:
         """When the next step ends; one that schedules nothing takes as long as one without tokens."""
@@ -171,6 +185,8 @@ class Verdict(NamedTuple):
 
 def difference(recorded: Record, simulated: Record) -> str | None:
     """The fields in which a step or a summary differs, or None. Empty lists are not recorded."""
+    if "blk" in recorded:  # recorded in the order of handing out, admitted requests first
+        recorded = recorded | {"blk": sorted(recorded["blk"], key=str)}
     wrong = [
         f"{key}: recorded {recorded.get(key, [])}, simulated {value}"
         for key, value in simulated.items()

@@ -41,11 +41,11 @@ VLLM = recording(
     [{"id": 0, "arr": 0, "p": 8, "o": 2}, {"id": 1, "arr": 0, "p": 8, "o": 2}],
     [
         {"t": 0, "dt": 1176, "add": [0, 1], "s": [[0, 8], [1, 8]], "new": [0, 1], "tok": 16, "ctx": 16}
-        | {"run": 2, "wait": 0, "free": 0, "free2": 0},
+        | {"run": 2, "wait": 0, "free": 0, "free2": 0, "blk": [[1, [3, 4]], [0, [1, 2]]]},
         {"t": 1176, "dt": 1019, "s": [0], "pre": [1], "fin": [0], "tok": 1, "ctx": 9}
-        | {"run": 1, "wait": 1, "free": 1, "free2": 4},
+        | {"run": 1, "wait": 1, "free": 1, "free2": 4, "blk": [[0, [4]]]},
         {"t": 2195, "dt": 1059, "s": [[1, 5]], "res": [1], "hit": [[1, 4]], "fin": [1], "tok": 5, "ctx": 9}
-        | {"run": 1, "wait": 0, "free": 1, "free2": 4},
+        | {"run": 1, "wait": 0, "free": 1, "free2": 4, "blk": [[1, [3, 4, 2]]]},
     ],
     {"status": "ok", "steps": 3, "end_t": 3254, "num_preemptions": 1, "num_finished": 2, "total_out_tokens": 4}
     | {"first_token_t": [1176, 1176], "finish_t": [2195, 3254], "out_tokens": [2, 2], "preempt": [0, 1]}
@@ -105,7 +105,7 @@ PREEMPTING = recording(
 
 WHOLE = {"vllm": VLLM, "vllm_v0": VLLM_V0, "simple_chunking": SIMPLE_CHUNKING}
 STEP_FIELDS = ("i", "t", "dt", "add", "s", "new", "pre", "fin", "tok", "ctx", "run", "wait", "free", "free2")
-OWN_FIELDS = {"vllm": ("res", "hit"), "sarathi-serve": ("npf", "ign")}
+OWN_FIELDS = {"vllm": ("res", "hit", "blk"), "sarathi-serve": ("npf", "ign")}
 STEPS_TO_CHANGE = [
     (name, place, key)
     for name, scenario in WHOLE.items()
