@@ -54,7 +54,7 @@ def columns(log: LoggedRun) -> dict[str, Any]:
 @pytest.mark.parametrize(("depth", "plans"), [(1, 3), (2, 5)])
 def test_a_lone_request_is_hardly_planned(depth: int, plans: int) -> None:
     """A thousand iterations, three plans: for the prompt, for the decodes once the trace has said that it is over, and
-    one that finds nothing left. With two steps in flight two are planned before coasting begins, and two find nothing."""
+    one that finds nothing. With two steps in flight two are planned before coasting begins, and two find nothing."""
     policy = Counted(Vllm(async_scheduling=depth == 2, max_model_len=4096))
     log = run(policy, (0, 100, 1000))
     assert len(log.iterations) == 1000
