@@ -82,6 +82,15 @@ class Iterations:
     def __getitem__(self, name: str) -> Ints:
         return self.column(name, 0, len(self))
 
+    def of_stretches(self, name: str) -> Ints:
+        """A column that does not change within a stretch, a value a stretch; "length" is its iterations, "time_ns" how
+        long it took."""
+        if name == "length":
+            return np.diff(self._bounds)
+        if name == "time_ns":
+            return np.asarray(self._recorded["end_ns"][self._bounds[1:] - 1] - self._stretches["start_ns"])
+        return self._stretches[name]
+
     def column(self, name: str, start: int, stop: int) -> Ints:
         """Iterations `start` to `stop` (not included) of one column. O(stop - start), and O(log stretches)."""
         if name in self._recorded:

@@ -183,10 +183,10 @@ def _at_the_cap(log: LoggedRun, options: Mapping[str, Any]) -> list[str]:
     """Where requests waited because as many ran as the policy allows: its limit is then what is compared."""
     notes = []
     rows = log.iterations
+    time_ns, waiting = rows.of_stretches("time_ns"), rows.of_stretches("waiting") > 0
     for option in ("max_batch_size", "max_num_seqs"):
         if option in options:
-            held_up = (rows["running"] >= options[option]) & (rows["waiting"] > 0)
-            time_ns = rows["end_ns"] - rows["start_ns"]
+            held_up = waiting & (rows.of_stretches("running") >= options[option])
             share = time_ns[held_up].sum() / max(1, time_ns.sum())
             if share >= 0.01:
                 notes.append(f"requests waited at {option} {options[option]} in {100 * share:.0f} % of the busy time")
@@ -199,20 +199,19 @@ def counted(count: int, noun: str) -> str:
 
 
 def _outside_grid(log: LoggedRun, costs: TableCosts) -> list[str]:
-    rows = log.iterations
-    tokens = rows["num_decodes"] + rows["prefill_tokens"]
-    sequences = rows["num_decodes"] + rows["num_prefills"]
-    grid, values = costs.grid, tokens
-    notes = []
+    rows, grid, notes = log.iterations, costs.grid, []
+    steps, decodes = rows.of_stretches("length"), rows.of_stretches("num_decodes")
+    tokens = decodes + rows.of_stretches("prefill_tokens")
+    sequences = decodes + rows.of_stretches("num_prefills")
     for outside, limit, what in (
-        (int((tokens > grid.tokens).sum()), grid.tokens, "tokens"),
-        (int((sequences > grid.sequences).sum()), grid.sequences, "sequences"),
-        (int((rows["num_decodes"] > grid.decodes).sum()), grid.decodes, "decodes"),
+        (int(steps[tokens > grid.tokens].sum()), grid.tokens, "tokens"),
+        (int(steps[sequences > grid.sequences].sum()), grid.sequences, "sequences"),
+        (int(steps[decodes > grid.decodes].sum()), grid.decodes, "decodes"),
         (costs.steps_beyond_prefill_context, grid.prefill_context, "tokens of context before a chunk"),
         (costs.steps_beyond_decode_context, grid.decode_context, "tokens of mean decode context"),
     ):
         if outside:
-            share = f"{100 * outside / len(values):.2g} %"
+            share = f"{100 * outside / len(rows):.2g} %"
             notes.append(
                 f"{counted(outside, 'step')} ({share}) of more than the {limit} {what} measured; the trend is continued"
             )
