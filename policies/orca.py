@@ -57,5 +57,6 @@ class Orca(PolicyBase):
             slots = min(slots, self.max_prefills_per_batch)
         chunks = whole_prompts(self, view, view.free_blocks - view.decode_blocks, slots)
         if chunks:
-            return Batch(chunks, holds=Batch.UNTIL_ARRIVAL if view.all_complete_with(chunks) else Batch.ONCE)
+            holds = Batch.ONCE if self.max_prefills_per_batch else Batch.UNTIL_FINISH  # places and memory are taken
+            return Batch(chunks, holds=Batch.UNTIL_ARRIVAL if view.admits_all(chunks) else holds)
         return DECODES_UNTIL_FINISH if decoding else None

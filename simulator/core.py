@@ -130,10 +130,11 @@ DECODES_UNTIL_ARRIVAL = Batch(holds=Batch.UNTIL_ARRIVAL)
 """The same, and a promise that `plan` would say so again until a request arrives or fewer blocks are free than would
 leave one over after the iteration: right where nobody waits or prefills. The iterations that follow are run without
 asking, which is many times as fast. A batch with chunks may promise this for what follows it: right where
-`View.all_complete_with(chunks)`."""
+`View.completes_prompts(chunks)` and `View.admits_all(chunks)`."""
 
 DECODES_UNTIL_FINISH = Batch(holds=Batch.UNTIL_FINISH)
-"""The same, but only until a request finishes: right where those that wait are kept out by what others hold."""
+"""The same, but only until a request finishes: right where those that wait are kept out by what others hold, and after
+chunks that complete all prompts and leave no place for those that wait."""
 
 
 class View:
@@ -195,11 +196,18 @@ class View:
         needed = -(-(self.context_tokens(request) + tokens) // self.block_size)
         return max(0, needed - self.held_blocks(request))
 
-    def all_complete_with(self, chunks: Sequence[tuple[Request, int]]) -> bool:
-        """Whether nobody waits and no prompt is in progress once these chunks have run. O(chunks)."""
-        if len(chunks) != len(self.waiting) + len(self.prefilling):
-            return False
-        return all(tokens == request.known - request.computed for request, tokens in chunks)
+    def completes_prompts(self, chunks: Sequence[tuple[Request, int]]) -> bool:
+        """Whether no prompt is in progress once these chunks have run. O(chunks)."""
+        running = 0
+        for request, tokens in chunks:
+            if tokens != request.known - request.computed:
+                return False
+            running += request.state == PREFILLING
+        return running == len(self.prefilling)
+
+    def admits_all(self, chunks: Sequence[tuple[Request, int]]) -> bool:
+        """Whether nobody waits once these chunks, among them all prompts in progress, have run."""
+        return len(chunks) == len(self.prefilling) + len(self.waiting)
 
     def decoding_requests(self) -> list[Request]:
         """The decoding requests in order of admission; O(n) in running requests."""

@@ -5,7 +5,7 @@ until one arrives, and as long as one block is left over after the step. Here no
 ordinary batch, so that `plan` is called in each step, and compares.
 """
 
-from simulator.core import Batch, View
+from simulator.core import Batch, Request, View
 from simulator.errors import PolicyError
 
 
@@ -28,11 +28,11 @@ class Repeats:
             if not self._still_holds(view):
                 self._until = Batch.ONCE
             return batch
-        if batch.holds == Batch.UNTIL_FINISH and not _all_decodes(batch):
-            raise PolicyError("a batch that holds until a request finishes must be every decode and nothing else")
-        admitted = {request for request, _ in batch.chunks}
+        admitted = {request for request, _ in batch.chunks if request.state == Request.WAITING}
+        completed = sum(tokens == request.known - request.computed for request, tokens in batch.chunks)
         self._waiting = [request for request in view.waiting if request not in admitted]
-        self._until, self._running = batch.holds, _counts(view)
+        self._until = batch.holds
+        self._running = (len(view.running) + len(admitted), view.decoding + completed)
         return Batch(batch.chunks, batch.decodes, batch.preempted, batch.undone, batch.rejected)
 
     def _still_holds(self, view: View) -> bool:
@@ -40,11 +40,7 @@ class Repeats:
             return False
         if list(view.waiting) != self._waiting:
             return False
-        return self._until == Batch.UNTIL_ARRIVAL or _counts(view) == self._running
-
-
-def _counts(view: View) -> tuple[int, int]:
-    return len(view.running), view.decoding
+        return self._until == Batch.UNTIL_ARRIVAL or (len(view.running), view.decoding) == self._running
 
 
 def _all_decodes(batch: Batch | None) -> bool:
