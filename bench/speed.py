@@ -5,8 +5,8 @@
     python bench/speed.py phases [100000]               # where the time of one run goes
 
 Requests have conversation-like lengths (lognormal, mean about 1150 + 210 tokens) and arrive 12 a second. For `batch`
-they wait from the start, so that always as many run as may: once with outputs of about 200 tokens, where requests come
-and go all the time, once with 8,000, where nearly all is decoding. Prints Markdown.
+they wait from the start, so that always as many run as may: with outputs of about 200 tokens, where requests come
+and go all the time, of 1,000, and of 8,000, where nearly all is decoding. Prints Markdown.
 """
 
 import gc
@@ -92,7 +92,7 @@ def by_batch(sizes: list[int]) -> None:
     """CPU seconds of the simulation alone."""
     _header("running", "output tokens", "iterations", "iterations/CPU s", "µs a request")
     for size in sizes:
-        for output in (200, 8000):
+        for output in (200, 1000, 8000):
             count = max(4 * size, 4_000_000 // output)
             with tempfile.TemporaryDirectory() as name:
                 keys = experiment_keys(Path(name), crowd(count, output), size, num_blocks=size * 1000)
