@@ -6,6 +6,7 @@ Unlike there, a preempted request keeps its generated tokens (vLLM's recompute) 
 """
 
 from collections import deque
+from collections.abc import Sequence
 
 from simulator.core import DECODES_ONLY, DECODES_UNTIL_ARRIVAL, DECODES_UNTIL_FINISH, Batch, PolicyBase, Request, View
 
@@ -41,6 +42,12 @@ class PromptBlocks(PolicyBase):
 def watermark(view: View) -> int:
     """Blocks that admission leaves free: 1 % of the pool, rounded down."""
     return view.total_blocks // 100
+
+
+def prompts_alone(view: View, chunks: list[tuple[Request, int]], rejected: Sequence[tuple[Request, str]] = ()) -> Batch:
+    """A step of these chunks and no decode. Only decodes follow if it leaves no prompt over."""
+    over = view.completes_prompts(chunks) and len(chunks) + len(rejected) == len(view.prefilling) + len(view.waiting)
+    return Batch(chunks, (), rejected=rejected, holds=Batch.UNTIL_ARRIVAL if over else Batch.ONCE)
 
 
 def decode_step(view: View, *, kept_out: bool = False) -> Batch | None:

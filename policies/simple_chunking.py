@@ -11,7 +11,7 @@ from typing import Annotated
 
 from annotated_types import Ge
 
-from policies._memory import PromptBlocks, decode_step, watermark
+from policies._memory import PromptBlocks, decode_step, prompts_alone, watermark
 from simulator.core import Batch, Request, View
 from simulator.promises import Promises
 
@@ -43,7 +43,7 @@ class SimpleChunking(PromptBlocks):
         if not view.last_prefills or not view.decodes.count:
             chunks = self._in_progress(view) or self._admitted(view)
             if chunks:
-                return Batch(chunks, ())
+                return prompts_alone(view, chunks)
             return decode_step(view, kept_out=True)
         return decode_step(view)
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from annotated_types import Ge
 
-from policies._memory import PromptBlocks, decode_step, watermark
+from policies._memory import PromptBlocks, decode_step, prompts_alone, watermark
 from simulator.core import Batch, Request, Surroundings, View
 from simulator.promises import Promises
 
@@ -55,7 +55,7 @@ class VllmV0(PromptBlocks):
         if view.waiting:
             chunks, dropped = self._prompts(view)
             if chunks or dropped:
-                return Batch(chunks, (), rejected=dropped)
+                return prompts_alone(view, chunks, dropped)
         return decode_step(view, kept_out=True)
 
     def _prompts(self, view: View) -> tuple[list[tuple[Request, int]], list[tuple[Request, str]]]:

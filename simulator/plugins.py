@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 from simulator.bundled import bundled_files
@@ -64,23 +65,45 @@ def _users_class(name: str, folders: tuple[Path, ...], where: str | None) -> typ
                 f'importing the module of policy "{name}" failed: {problem}', path=where, key="policy"
             ) from error
     kind = getattr(module, class_name, None)
-    classes = [key for key, value in vars(module).items() if isinstance(value, type) and hasattr(value, "plan")]
     if kind is None:
-        hint = nearest(class_name, classes, "policies there")
-        raise InputError(f'module {module_name} has no "{class_name}"; {hint}', path=where, key="policy")
-    if not (
-        isinstance(kind, type)
-        and issubclass(kind, PolicyBase)
-        and is_dataclass(kind)
-        and kind.__dataclass_params__.frozen
-        and kind.plan is not PolicyBase.plan
-    ):
+        own = [key for key, value in vars(module).items() if _defines_plan(value)]
         raise InputError(
-            f'"{name}" is not a policy: a frozen dataclass that inherits simulator.core.PolicyBase and has plan(view)',
+            f'module {module_name} has no "{class_name}"; {nearest(class_name, own, "policies there")}',
             path=where,
             key="policy",
         )
-    return kind
+    wrong = _no_policy(kind)
+    if wrong:
+        raise InputError(
+            f'"{name}" is not a policy: it {wrong}; a policy is a frozen dataclass that inherits'
+            " simulator.core.PolicyBase and has plan(view)",
+            path=where,
+            key="policy",
+        )
+    return kind  # type: ignore[no-any-return]
+
+
+def _defines_plan(value: object) -> bool:
+    return isinstance(value, type) and value is not PolicyBase and hasattr(value, "plan")
+
+
+def _no_policy(kind: Any) -> str | None:
+    """What keeps a user's object from being a policy, or None."""
+    if not isinstance(kind, type):
+        return "is no class"
+    if not issubclass(kind, PolicyBase):
+        return "does not inherit PolicyBase"
+    if not is_dataclass(kind) or not kind.__dataclass_params__.frozen:
+        return "is no frozen dataclass: put @dataclass(frozen=True) before it"
+    if kind.plan is PolicyBase.plan:
+        return "has no plan(view)"
+    for name in _PROPERTIES:
+        if isinstance(getattr(kind, name, None), FunctionType):
+            return f"has a method {name}, which must be a property or an attribute: put @property before it"
+    return None
+
+
+_PROPERTIES = ("promises", "model_length", "steps_in_flight", "caches_prefixes", "null_blocks")
 
 
 @contextmanager

@@ -176,6 +176,7 @@ def _notes(log: LoggedRun, costs: TableCosts | None, trace: Trace, options: Mapp
     if costs is not None:
         notes += _outside_grid(log, costs)
     notes += _at_the_cap(log, options)
+    notes += _reserving(log, options)
     return tuple(notes)
 
 
@@ -191,6 +192,22 @@ def _at_the_cap(log: LoggedRun, options: Mapping[str, Any]) -> list[str]:
             if share >= 0.01:
                 notes.append(f"requests waited at {option} {options[option]} in {100 * share:.0f} % of the busy time")
     return notes
+
+
+def _reserving(log: LoggedRun, options: Mapping[str, Any]) -> list[str]:
+    """Where requests waited because the longest sequence is reserved for each that runs."""
+    reserves = options.get("reservation", "max_model_len" if "max_batch_size" in options else None) == "max_model_len"
+    rows = log.iterations
+    if not reserves or not len(rows):
+        return []
+    time_ns, running = rows.of_stretches("time_ns"), rows.of_stretches("running")
+    held_up = (rows.of_stretches("waiting") > 0) & (running < options["max_batch_size"])
+    share = time_ns[held_up].sum() / max(1, time_ns.sum())
+    length = options["max_model_len"]
+    return [
+        f"requests waited for memory in {100 * share:.0f} % of the busy time: {length} tokens (max_model_len) are"
+        f" reserved for each, at most {running.max()} ran"
+    ] * (share >= 0.01)
 
 
 def counted(count: int, noun: str) -> str:

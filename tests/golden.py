@@ -223,6 +223,9 @@ def replay(scenario: Scenario, policy: Policy) -> Verdict:
 
 def main(paths: list[str]) -> int:
     """Replay every scenario of every file."""
+    if not paths:
+        print("usage: python -m tests.golden FILE.jsonl.gz ...", file=sys.stderr)
+        return 2
     verdicts = []
     for path in paths:
         for scenario in scenarios(path):

@@ -235,3 +235,9 @@ def test_unknown_scheduler(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     status, lines = verdict(tmp_path, capsys, scenario)
     assert status == 1
     assert lines[-1] == "1 scenarios, 0 steps, 1 different"
+
+
+def test_nothing_to_replay_is_no_success(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a file the usage, and status 2."""
+    assert main([]) == 2
+    assert capsys.readouterr().err.startswith("usage: ")

@@ -45,16 +45,19 @@ def check(name: str, settings: tuple[str, ...], cases: int, seed: int, steps_in_
     folders = (Path.cwd(),)
     runs = apply_settings(resolve_policies([name], Path.cwd(), None), settings, folders)
     surroundings = Surroundings("NVIDIA H200", 141 * 2**30, 131072)
-    policy = make_policy(runs[0].policy, runs[0].options, surroundings, folders, where=runs[0].source)
+    policy = make_policy(runs[0].policy, runs[0].options, surroundings, folders, where=_where(runs[0].source))
     assert isinstance(policy, PolicyBase), "policy_class sees to it"
     passed = check_policy(policy, cases=cases, seed=seed, steps_in_flight=steps_in_flight or None)
     reached = passed.reached
-    click.echo(
-        f"{type(policy).__name__} conforms: {cases} cases, {reached.steps} steps, {reached.preemptions} preemptions"
-    )
+    click.echo(f"{name.rpartition(':')[2]} conforms: {cases} cases, {reached.steps} steps, {reached.preemptions} preemptions")
     for limit in passed.untested:
         click.echo(f"note: {limit}")
 
 
+def _where(source: str) -> str | None:
+    """Where a policy was given, for messages: a file, or nothing for the name on the command line."""
+    return None if source == "--policy" else source
+
+
 if __name__ == "__main__":
-    run_command(check, "conformance")
+    run_command(check, "python -m simulator.conformance")

@@ -51,7 +51,8 @@ def check_outcome(requests: list[Request], log: LoggedRun, watch: Watch, serves_
         if any(later <= earlier for earlier, later in pairwise((request.arrival_ns, *times))):
             raise PolicyError(f"gave {request!r} two tokens at once, or one too early: {times}")
         if serves_all and ended == STALLED and _fits(request, watch):
-            raise PolicyError(f"left {request!r} unfinished, which fits the memory")
+            why = log.reasons.get(request.index, "")
+            raise PolicyError(f"left {request!r} unfinished, which fits the memory: {why}")
 
 
 def check_repetition(log: LoggedRun, again: LoggedRun, requests: int) -> None:

@@ -1,5 +1,6 @@
 """A policy between the suite and the scheduler: every call of it is checked."""
 
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -125,6 +126,8 @@ def _naming_errors(function: Callable[..., Any], name: str) -> Callable[..., Any
         try:
             return function(*arguments)
         except Exception as error:  # whatever a policy's code raises is its mistake
-            raise PolicyError(f"{name} raised {type(error).__name__}: {error}") from error
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            place = f"{frame.filename}, line {frame.lineno}"
+            raise PolicyError(f"{name} raised {type(error).__name__}: {error} ({place})") from error
 
     return call

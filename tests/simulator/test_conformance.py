@@ -167,7 +167,7 @@ def test_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     options = ["vllm", "--set", "max_num_batched_tokens=16", "--set", "max_num_seqs=4", "--cases", "30"]
     told = CliRunner().invoke(check, options, catch_exceptions=False).output
-    assert told.startswith("Vllm conforms: 30 cases, ")
+    assert told.startswith("vllm conforms: 30 cases, ")
     assert "note" not in told
     assert "note: sequence_limit 64" in CliRunner().invoke(check, ["orca", "--cases", "3"]).output
     with pytest.raises(InputError, match="max_num_sequences"):

@@ -239,9 +239,15 @@ class TestPolicies:
         [
             ("no_such_module_1:X", "cannot import the module of policy"),
             ("own_policies_2:OneByTwo", 'has no "OneByTwo"; did you mean "OneByOne"?'),
-            ("own_policies_2:Batch", "is not a policy: a frozen dataclass that inherits simulator.core.PolicyBase"),
+            (
+                "own_policies_2:Batch",
+                "is not a policy: it does not inherit PolicyBase; a policy is a frozen dataclass that inherits",
+            ),
             ("own_policies_2:PolicyBase", "is not a policy"),
-            ("own_policies_2:VALUE", "is not a policy"),
+            ("own_policies_2:VALUE", "is not a policy: it is no class"),
+            ("own_policies_2:Thawed", "it is no frozen dataclass: put @dataclass(frozen=True) before it"),
+            ("own_policies_2:Planless", "it has no plan(view)"),
+            ("own_policies_2:Ahead", "it has a method steps_in_flight, which must be a property or an attribute"),
             ("broken_policies_2:X", "failed: ZeroDivisionError: division by zero"),
         ],
     )
@@ -457,4 +463,21 @@ class OneByOne(PolicyBase):
         for request in view.waiting:
             return Batch([(request, request.known)])
         return None
+
+
+@dataclass
+class Thawed(PolicyBase):
+    def plan(self, view):
+        return None
+
+
+@dataclass(frozen=True)
+class Planless(PolicyBase):
+    pass
+
+
+@dataclass(frozen=True)
+class Ahead(OneByOne):
+    def steps_in_flight(self):
+        return 2
 '''
