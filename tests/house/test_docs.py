@@ -19,6 +19,7 @@ PAGE = (ROOT / "docs/write-a-policy.md").read_text(encoding="utf-8")
 FILES = dict(re.findall(r"^`([\w.-]+)`:\n\n```\w+\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
 BLOCKS = re.findall(r"^```sh\n(.*?)^```(?:\n\n```text\n(.*?)^```)?", PAGE, re.MULTILINE | re.DOTALL)
 NAME = "ShortestPromptFirst"
+MODULES = ("my_policies", "too_greedy", "promising")
 
 
 @pytest.fixture
@@ -28,10 +29,10 @@ def folder(tmp_path, monkeypatch):
         (tmp_path / name).write_text(text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)  # too_greedy imports my_policies, as `python -m` lets it
-    for module in ("my_policies", "too_greedy"):
+    for module in MODULES:
         monkeypatch.delitem(sys.modules, module, raising=False)
     yield tmp_path
-    for module in ("my_policies", "too_greedy"):
+    for module in MODULES:
         sys.modules.pop(module, None)
 
 
@@ -78,8 +79,17 @@ def test_everything_a_policy_sees_and_may_define_is_described():
     defined = {name for name in vars(PolicyBase) if not name.startswith("_")} - {"plan"}
     for name in seen | defined:
         assert re.search(rf"`{name}(\(.*?\))?`", PAGE), name
-    mentioned = {name for name in Promises.__dataclass_fields__ if name in PAGE}
-    assert {"token_budget", "sequence_limit", "never_preempts", "work_conserving", "starvation_free"} <= mentioned
+    for name in Promises.__dataclass_fields__:
+        assert f"| `{name}` |" in PAGE, name
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_example_of_promises_keeps_them():
+    """With limits that the cases reach."""
+    arguments = ["promising:Promising", "--set", "token_budget=16", "--set", "max_num_seqs=4"]
+    printed = CliRunner().invoke(check, arguments, catch_exceptions=False).output
+    assert "Promising conforms" in printed
+    assert "note:" not in printed
 
 
 def test_every_linked_file_exists():
