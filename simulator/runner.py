@@ -203,11 +203,12 @@ def _reserving(log: LoggedRun, options: Mapping[str, Any]) -> list[str]:
     time_ns, running = rows.of_stretches("time_ns"), rows.of_stretches("running")
     held_up = (rows.of_stretches("waiting") > 0) & (running < options["max_batch_size"])
     share = time_ns[held_up].sum() / max(1, time_ns.sum())
-    length = options["max_model_len"]
+    if share < 0.01:
+        return []
     return [
-        f"requests waited for memory in {100 * share:.0f} % of the busy time: {length} tokens (max_model_len) are"
-        f" reserved for each, at most {running.max()} ran"
-    ] * (share >= 0.01)
+        f"requests waited for memory in {100 * share:.0f} % of the busy time: {options['max_model_len']} tokens"
+        f" (max_model_len) are reserved for each, at most {running.max()} ran"
+    ]
 
 
 def counted(count: int, noun: str) -> str:

@@ -49,7 +49,9 @@ def check(name: str, settings: tuple[str, ...], cases: int, seed: int, steps_in_
     assert isinstance(policy, PolicyBase), "policy_class sees to it"
     passed = check_policy(policy, cases=cases, seed=seed, steps_in_flight=steps_in_flight or None)
     reached = passed.reached
-    click.echo(f"{name.rpartition(':')[2]} conforms: {cases} cases, {reached.steps} steps, {reached.preemptions} preemptions")
+    click.echo(
+        f"{name.rpartition(':')[2]} conforms: {cases} cases, {reached.steps} steps, {reached.preemptions} preemptions"
+    )
     for limit in passed.untested:
         click.echo(f"note: {limit}")
 

@@ -42,7 +42,7 @@ def output(line):
         try:
             return CliRunner().invoke(check, shlex.split(line)[3:], catch_exceptions=False).output
         except ConformanceError as error:
-            return f"conformance: {error}\n"
+            return f"python -m simulator.conformance: {error}\n"
     options = [*shlex.split(line)[1:], "--no-plots", "--no-report"]
     result = CliRunner().invoke(simulate_trace, options, catch_exceptions=False)
     assert result.exit_code == 0, result.output
