@@ -66,7 +66,8 @@ def run_policy(experiment: Experiment, run: PolicyRun, trace: Trace, on_step: On
     finally:
         gc.enable()
     result = policy_result(run.label, run.policy, run.options, trace, log)
-    return replace(result, notes=_notes(log, costs if isinstance(costs, TableCosts) else None, trace, run.options))
+    table = costs if isinstance(costs, TableCosts) else None
+    return replace(result, notes=_notes(log, table, trace, run.options, experiment.kv_cache.block_size))
 
 
 @contextmanager
@@ -157,7 +158,9 @@ def _version(package: str) -> str:
         return "unknown"
 
 
-def _notes(log: LoggedRun, costs: TableCosts | None, trace: Trace, options: Mapping[str, Any]) -> tuple[str, ...]:
+def _notes(
+    log: LoggedRun, costs: TableCosts | None, trace: Trace, options: Mapping[str, Any], block_size: int
+) -> tuple[str, ...]:
     """What the reader must know beside the numbers."""
     notes = []
     for status, word in ((REJECTED, "rejected"), (STALLED, "stalled")):
@@ -176,7 +179,7 @@ def _notes(log: LoggedRun, costs: TableCosts | None, trace: Trace, options: Mapp
     if costs is not None:
         notes += _outside_grid(log, costs)
     notes += _at_the_cap(log, options)
-    notes += _reserving(log, options)
+    notes += _reserving(log, options, block_size)
     return tuple(notes)
 
 
@@ -194,20 +197,18 @@ def _at_the_cap(log: LoggedRun, options: Mapping[str, Any]) -> list[str]:
     return notes
 
 
-def _reserving(log: LoggedRun, options: Mapping[str, Any]) -> list[str]:
-    """Where requests waited because the longest sequence is reserved for each that runs."""
+def _reserving(log: LoggedRun, options: Mapping[str, Any], block_size: int) -> list[str]:
+    """Where requests waited because memory for the longest sequence is reserved for each that runs."""
     reserves = options.get("reservation", "max_model_len" if "max_batch_size" in options else None) == "max_model_len"
     rows = log.iterations
-    if not reserves or not len(rows):
+    if not reserves or not (rows.of_stretches("waiting") > 0).any():
         return []
-    time_ns, running = rows.of_stretches("time_ns"), rows.of_stretches("running")
-    held_up = (rows.of_stretches("waiting") > 0) & (running < options["max_batch_size"])
-    share = time_ns[held_up].sum() / max(1, time_ns.sum())
-    if share < 0.01:
+    length, most = options["max_model_len"], options["max_batch_size"]
+    fit = log.total_blocks // -(-length // block_size)
+    if fit >= most or rows.of_stretches("running").max() < fit:
         return []
     return [
-        f"requests waited for memory in {100 * share:.0f} % of the busy time: {options['max_model_len']} tokens"
-        f" (max_model_len) are reserved for each, at most {running.max()} ran"
+        f"memory reserved for max_model_len {length} tokens each fits {fit} at a time, max_batch_size {most} or not"
     ]
 
 
