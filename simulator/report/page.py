@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from simulator import __version__
 from simulator.report.headline import headline, notes
-from simulator.report.measures import ITL_P99, OUTPUT_RATE, PAGE, TTFT_P99, Measure, column, finished
+from simulator.report.measures import ITL_P99, OUTPUT_RATE, PAGE, TIE, TTFT_P99, Measure, column, finished
 from simulator.report.wording import opening
 from simulator.results import PolicyResult
 
@@ -77,6 +77,7 @@ def write_page(
         notes=notes(results),
         finished=["{:,}/{:,}".format(*finished(result)) for result in results],
         rows=_rows(results),
+        tie=f"{100 * TIE:g} %",
         plots=_embedded(plots, results),
         policies=[(result.label, result.policy, _options(result)) for result in results],
         provenance=_provenance(experiment),
