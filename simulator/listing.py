@@ -1,7 +1,13 @@
 """`simulate-trace --list`: what can be named on the command line."""
 
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 
 def print_listing(what: str) -> None:
@@ -20,31 +26,48 @@ def _table(*columns: str) -> Table:
 
 
 def _policies() -> Table:
-    from simulator.bundled import bundled_files
-    from simulator.plugins import policy_class, policy_names, policy_options, setting_names
+    from simulator.plugins import policy_names, setting_names
 
-    table = _table("policy", "options (defaults; - = by GPU or model)", "what")
-    for name in policy_names():
-        kind = policy_class(name)
-        options = "\n".join(f"{key} ({'-' if value is None else value})" for key, value in policy_options(kind).items())
-        module = __import__(kind.__module__, fromlist=["__doc__"])
-        table.add_row(name, options, (module.__doc__ or "").split("\n\n")[0].replace("\n", " "))
-    for name in sorted(set(setting_names()) - set(policy_names())):
-        path = next(path for path in bundled_files("policies", ".", f"{name}.yaml"))
-        text = path.read_text(encoding="utf-8")
-        options = "\n".join(line for line in text.splitlines() if line and not line.startswith("#"))
-        table.add_row(name, options, text.splitlines()[0].lstrip("# "))
+    table = _table("policy", "what, and options with their defaults (- = by GPU or model)")
+    for name in sorted({*policy_names(), *setting_names()}):
+        what, options = _policy(name) if name in policy_names() else _setting(name)
+        shown = [f"  {key} ({'-' if value is None else value})" for key, value in options.items()]
+        table.add_row(name, Text("\n".join([what, *shown])))
     return table
+
+
+def _policy(name: str) -> tuple[str, dict[str, Any]]:
+    """The first paragraph of a policy's module, and its options."""
+    from simulator.plugins import policy_class, policy_options
+
+    kind = policy_class(name)
+    text = (sys.modules[kind.__module__].__doc__ or "").split("\n\n")[0]
+    return " ".join(text.replace("`", "").split()), policy_options(kind)
+
+
+def _setting(name: str) -> tuple[str, dict[str, Any]]:
+    """The first line of a ready-made setting, and all options of its policy as it sets them."""
+    from simulator.bundled import bundled_files
+
+    path = next(path for path in bundled_files("policies", ".", "*.yaml") if path.stem.replace("_", "-") == name)
+    text = path.read_text(encoding="utf-8")
+    options = yaml.safe_load(text)
+    policy = options.pop("policy")
+    what = text.splitlines()[0].lstrip("# ").replace("`", "")
+    return f"{what} A setting of {policy}.", {**_policy(policy)[1], **options}
 
 
 def _costs() -> Table:
     from simulator.cost_table import read_metadata, table_names
 
-    table = _table("costs", "GPU", "model", "attention", "measured")
+    table = _table("costs (= the same table)", "GPU", "model", "attention", "measured")
+    names: dict[Path, list[str]] = {}
     for name, path in sorted(table_names().items()):
+        names.setdefault(path, []).append(name)
+    for path, alike in names.items():
         made = read_metadata(path.with_suffix(".yaml"))
         attention = f"{made.attention.backend} {made.attention.version}"
-        table.add_row(name, made.gpu.name, made.model.name, attention, made.date[:10])
+        table.add_row("\n= ".join(alike), made.gpu.name, made.model.name, attention, made.date[:10])
     return table
 
 
@@ -55,9 +78,17 @@ def _models() -> Table:
     for name in model_names():
         shape = load_model(name)
         heads = f"{shape.num_attention_heads} ({shape.num_key_value_heads})"
-        weights, entry = f"{shape.weight_bytes / 1e9:.1f} GB", f"{shape.kv_bytes_per_token / 1024:.0f} KiB"
+        weights, entry = _size(shape.weight_bytes, 1000, ("kB", "MB", "GB")), _size(shape.kv_bytes_per_token, 1024)
         table.add_row(name, str(shape.num_hidden_layers), str(shape.hidden_size), heads, weights, entry)
     return table
+
+
+def _size(number: float, base: int, units: tuple[str, ...] = ("KiB",)) -> str:
+    """Bytes in the largest of `units` (powers of `base`) that they fill; below the first, in bytes."""
+    for power, unit in reversed(list(enumerate(units, 1))):
+        if number >= base**power:
+            return f"{number / base**power:.{1 if unit == 'GB' else 0}f} {unit}"
+    return f"{number:.0f} B"
 
 
 def _formats() -> Table:

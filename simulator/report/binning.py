@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulator.metrics.quantiles import weighted_quantiles
 from simulator.results import Gaps
@@ -24,6 +25,12 @@ def gap_bands(gaps: Gaps, edges: Floats, probabilities: Floats) -> Floats:
         if first < last:
             bands[row] = weighted_quantiles(gaps.gap_s[first:last], gaps.count[first:last], probabilities)
     return bands
+
+
+def alone(values: Floats) -> NDArray[np.bool_]:
+    """Which bins have a value while the bins beside them have none: a line from bin to bin does not show those."""
+    known = np.concatenate(([False], np.isfinite(values), [False]))
+    return np.asarray(known[1:-1] & ~known[:-2] & ~known[2:])
 
 
 def step_means(start_s: Floats, end_s: Floats, columns: Sequence[Floats], edges: Floats) -> list[Floats]:

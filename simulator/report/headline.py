@@ -35,14 +35,22 @@ def _sentence(measure: Measure, ranked: list[tuple[float, str]], everyone: bool)
     """`ranked` are (value, label), best first; `everyone`: no policy is without a value."""
     best, worst = ranked[0][0], ranked[-1][0]
     if _factor(best, worst) < NEARLY:
-        ends = dict.fromkeys(measure.text(value) for value in sorted((best, worst)))
         whose = "all policies" if everyone else f"the {len(ranked)} policies that have one"
-        return f"{opening(measure.noun)} is about the same for {whose}: {' to '.join(ends)}."
+        return f"{opening(measure.noun)} is about the same for {whose}: {_between(measure, best, worst)}."
     won = winners(measure, [value for value, _ in ranked])
     tied = [label for (_, label), best_too in zip(ranked, won, strict=True) if best_too]
     verb, extreme = "have" if len(tied) > 1 else "has", "highest" if measure.better == "higher" else "lowest"
-    rest = _others(measure, ranked[len(tied) :], best)
-    return f"{_listed(tied)} {verb} the {extreme} {measure.noun}: {measure.text(best)}, {rest}."
+    shown, rest = _between(measure, best, ranked[len(tied) - 1][0]), _others(measure, ranked[len(tied) :], best)
+    return f"{_listed(tied)} {verb} the {extreme} {measure.noun}: {shown}, {rest}."
+
+
+def _between(measure: Measure, one: float, other: float) -> str:
+    """'3,849 to 3,852 tokens/s', or the one text that both values have."""
+    low, high = (measure.text(value) for value in sorted((one, other)))
+    if low == high:
+        return low
+    number, _, unit = low.partition(" ")
+    return f"{number if unit and high.endswith(f' {unit}') else low} to {high}"
 
 
 def _others(measure: Measure, others: Sequence[tuple[float, str]], best: float) -> str:

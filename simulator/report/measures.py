@@ -12,6 +12,7 @@ from simulator.results import SUMMARY_METRICS, SUMMARY_STATISTICS, PolicyResult
 
 Kind = Literal["seconds", "rate", "count", "fraction"]
 Better = Literal["lower", "higher", ""]
+TIE = 0.005  # the relative difference up to which two values are equally good, whatever their digits
 
 
 @dataclass(frozen=True)
@@ -106,8 +107,8 @@ def shared_unit(measure: Measure, values: Sequence[float]) -> tuple[str, float]:
 def column(measure: Measure, results: Sequence[PolicyResult]) -> tuple[str, list[str], list[bool]]:
     """A table's column: its unit (empty if none), a text a policy, and whether it is the best.
 
-    All statistics of a latency share one unit. What three digits do not tell apart wins together; nobody wins where
-    all are alike, alone, where neither way is better, or where the policies did not finish the same requests.
+    All statistics of a latency share one unit. What is within TIE of the best wins with it; nobody wins where all are
+    within TIE, alone, where neither way is better, or where the policies did not finish the same requests.
     """
     values = [measure.of(result) for result in results]
     group = [other for other in TERMINAL if other.group == measure.group and other.kind == measure.kind] or [measure]
@@ -118,15 +119,11 @@ def column(measure: Measure, results: Sequence[PolicyResult]) -> tuple[str, list
 
 def winners(measure: Measure, values: Sequence[float]) -> list[bool]:
     """Which of `values` (NaN: none) is the best, as in `column`."""
-    comparable = [_seen(measure, value) for value in values if math.isfinite(value)]
-    if not measure.better or len(set(comparable)) < 2:
+    finite = [value for value in values if math.isfinite(value)]
+    if not measure.better or not finite or math.isclose(min(finite), max(finite), rel_tol=TIE):
         return [False] * len(values)
-    best = min(comparable) if measure.better == "lower" else max(comparable)
-    return [math.isfinite(value) and _seen(measure, value) == best for value in values]
-
-
-def _seen(measure: Measure, value: float) -> float:
-    return value if measure.kind == "count" else float(f"{value:.3g}")
+    best = min(finite) if measure.better == "lower" else max(finite)
+    return [math.isclose(value, best, rel_tol=TIE) for value in values]
 
 
 def finished(result: PolicyResult) -> tuple[int, int]:

@@ -7,15 +7,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 
 from simulator.report.axes import PANEL_INCHES, count_axis, key, key_inches, latency_axis, span, time_axis
-from simulator.report.binning import gap_bands, step_means
+from simulator.report.binning import alone, gap_bands, step_means
 from simulator.report.style import MUTED, looks, new_figure, no_data
 from simulator.report.wording import shorten
 from simulator.results import PolicyResult, floats
 from simulator.trace import Floats
 
 BINS = 150
+DOT = 3.5  # points; what has no neighbour to draw a line to
 
 
 def draw_itl_over_time(results: Sequence[PolicyResult], subtitle: str) -> Figure:
@@ -51,11 +53,23 @@ def _band(axes: Axes, edges: Floats, band: Floats, colour: str) -> None:
     axes.fill_between(middle, band[:, 0], band[:, 1], color=colour, alpha=0.3, linewidth=0)
     axes.plot(middle, band[:, 2], color=MUTED, linewidth=0.8, linestyle=(0, (1.2, 1.2)))
     axes.plot(middle, band[:, 0], color=colour, linewidth=1.8)
+    _lone_bins(axes, middle, band, colour)
+
+
+def _lone_bins(axes: Axes, middle: Floats, band: Floats, colour: str) -> None:
+    """Bins between empty ones: a dot at the median, a stroke up to p99, a small dot at the maximum."""
+    lone = alone(band[:, 0])
+    if not lone.any():
+        return
+    x, (median, p99, most) = middle[lone], band[lone].T
+    axes.vlines(x, median, p99, color=colour, alpha=0.3, linewidth=DOT)
+    axes.plot(x, most, color=MUTED, linestyle="none", marker="o", markersize=2, markeredgewidth=0)
+    axes.plot(x, median, color=colour, linestyle="none", marker="o", markersize=DOT, markeredgewidth=0)
 
 
 def _band_samples() -> list[Line2D | Patch]:
     return [
-        Line2D([], [], color=MUTED, linewidth=1.8, label="median"),
+        Line2D([], [], color=MUTED, linewidth=1.8, marker="o", markersize=DOT, label="median"),
         Patch(color=MUTED, alpha=0.3, linewidth=0, label="median to p99"),
         Line2D([], [], color=MUTED, linewidth=0.8, linestyle=(0, (1.2, 1.2)), label="maximum"),
     ]
@@ -74,6 +88,9 @@ def draw_queue(results: Sequence[PolicyResult], subtitle: str) -> Figure:
         for axes, values in zip(panels, _queues(result, edges), strict=True):
             middle, line = (edges[:-1] + edges[1:]) / 2, {"color": look.colour, "linestyle": look.dash}
             axes.plot(middle, values, linewidth=1.5, **line)
+            lone = alone(values)
+            if lone.any():
+                axes.plot(middle[lone], values[lone], color=look.colour, linestyle="none", marker="o", markersize=DOT)
     for axes, name in zip(panels, ("Running", "Waiting", "KV tokens"), strict=True):
         _queue_axis(axes, name, any(len(result.iterations) for result in results))
         axes.tick_params(labelbottom=axes is panels[-1])
@@ -84,7 +101,9 @@ def draw_queue(results: Sequence[PolicyResult], subtitle: str) -> Figure:
 
 def _queue_axis(axes: Axes, name: str, drawn: bool) -> None:
     axes.set_ylabel(name)
-    axes.set_ylim(0, max(1.05, axes.get_ylim()[1]))
+    top = max(1.05, axes.get_ylim()[1])
+    axes.set_ylim(-0.04 * top, top)  # a line at zero shows above the frame
+    axes.yaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=True))
     count_axis(axes.yaxis)
     if not drawn:
         no_data(axes)

@@ -11,14 +11,15 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from simulator import __version__
 from simulator.report.headline import headline, notes
-from simulator.report.measures import ITL_P99, OUTPUT_RATE, PAGE, TTFT_P99, Measure, column, finished
+from simulator.report.measures import ITL_P99, OUTPUT_RATE, PAGE, TIE, TTFT_P99, Measure, column, finished
 from simulator.report.wording import opening
 from simulator.results import PolicyResult
 
 SVG_BYTES = 1_500_000  # all embedded drawings together; the heaviest become PNG until the rest fits
 PLOTS: dict[str, tuple[str, Measure | None]] = {
     "throughput": (
-        "Output tokens/s, requests/s, p99 TTFT and p99 ITL of each policy; the best in bold.",
+        "Output tokens/s, requests/s, p99 TTFT and p99 ITL of each policy; the best in bold. Bars on a log axis do "
+        "not start at zero.",
         OUTPUT_RATE,
     ),
     "ttft": (
@@ -30,12 +31,14 @@ PLOTS: dict[str, tuple[str, Measure | None]] = {
         ITL_P99,
     ),
     "itl_over_time": (
-        "ITL of the gaps that end in each stretch of the run: median, p99 and maximum.",
+        "ITL of the gaps that end in each stretch of the run: median, p99 and maximum; stretches between empty ones "
+        "are dots.",
         ITL_P99,
     ),
     "timeline": (
         "Tokens in each step, logarithmic: the dark area ends at the decodes, the light one at all tokens. "
-        "Left, the seconds in which most tokens arrive, step by step; right, the whole run in bins.",
+        "Left, the seconds in which most tokens arrive, step by step unless it says averaged; right, the whole run in "
+        "bins, where steps of prompts and steps of decodes that take turns look mixed.",
         None,
     ),
     "queue": ("Requests running and waiting and tokens in the KV cache over the run.", None),
@@ -74,6 +77,7 @@ def write_page(
         notes=notes(results),
         finished=["{:,}/{:,}".format(*finished(result)) for result in results],
         rows=_rows(results),
+        tie=f"{100 * TIE:g} %",
         plots=_embedded(plots, results),
         policies=[(result.label, result.policy, _options(result)) for result in results],
         provenance=_provenance(experiment),

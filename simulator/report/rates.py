@@ -21,6 +21,7 @@ PANELS = (
     (ITL_P99, "p99 ITL"),
 )
 WIDTH, BAR_INCHES = 10.4, 0.46
+FAR = 30.0  # latencies further apart than this factor have a logarithmic axis, else the short bars vanish
 
 
 def draw_throughput(results: Sequence[PolicyResult], subtitle: str) -> Figure:
@@ -29,9 +30,9 @@ def draw_throughput(results: Sequence[PolicyResult], subtitle: str) -> Figure:
     figure = new_figure(WIDTH, 0.95 + BAR_INCHES * max(1.4, len(results)), title, subtitle)
     panels = figure.subplots(1, len(PANELS), sharey=True)
     for axes, (measure, heading) in zip(panels, PANELS, strict=True):
-        _bars(axes, measure, results)
+        logarithmic = _bars(axes, measure, results)
         axes.set_title(heading, weight="bold", pad=19)
-        better = f"{measure.better} is better"
+        better = f"{measure.better} is better" + (", log axis" if logarithmic else "")
         axes.annotate(better, (0, 1), (0, 5), xycoords="axes fraction", textcoords="offset points", color=MUTED)
     panels[0].set_yticks(range(len(results)), [_two_lines(result.label) for result in results])
     panels[0].tick_params(axis="y", labelcolor="black", labelsize=9)
@@ -47,7 +48,8 @@ def _two_lines(label: str) -> str:
     return "\n".join(lines if len(lines) <= 2 else [text[:half], text[half:]])
 
 
-def _bars(axes: Axes, measure: Measure, results: Sequence[PolicyResult]) -> None:
+def _bars(axes: Axes, measure: Measure, results: Sequence[PolicyResult]) -> bool:
+    """Draws the bars of a panel; True where its axis is logarithmic."""
     values = [measure.of(result) for result in results]
     finite = [value for value in values if math.isfinite(value)]
     axes.tick_params(axis="y", length=0)
@@ -56,23 +58,30 @@ def _bars(axes: Axes, measure: Measure, results: Sequence[PolicyResult]) -> None
     if not finite:
         no_data(axes)
         axes.set_xticks([])
-        return
+        return False
     top = max(finite) or 1.0
-    axes.set_xlim(0, top * 1.42)  # room for the number behind the longest bar
+    start = _axis_start(measure, finite)
+    if measure.kind == "seconds":
+        latency_axis(axes.xaxis, start, top, 1.5)
+    else:
+        count_axis(axes.xaxis)
+    # room for the number behind the longest bar
+    axes.set_xlim(start, top * (top / start) ** 0.42 if start else top * 1.42)
     best = column(measure, results)[2]
     for row, (value, look) in enumerate(zip(values, looks(len(values)), strict=True)):
         known = math.isfinite(value)
-        axes.barh(row, value if known else 0, 0.62, color=look.colour, hatch=look.hatch, edgecolor="white")
+        end = max(value, start) if known else start
+        axes.barh(row, end - start, 0.62, start, color=look.colour, hatch=look.hatch, edgecolor="white")
         number = duration(value) if measure.kind == "seconds" else significant(value)
         weight = "bold" if best[row] else "normal"
-        axes.text(
-            (value if known else 0) + 0.02 * top,
-            row,
-            number if known else "no data",
-            va="center",
-            weight=weight,
-        )
-    if measure.kind == "seconds":
-        latency_axis(axes.xaxis, 0.0, top)
-    else:
-        count_axis(axes.xaxis)
+        text = number if known else "no data"
+        axes.annotate(text, (end, row), (3, 0), textcoords="offset points", va="center", weight=weight)
+    return start > 0
+
+
+def _axis_start(measure: Measure, values: Sequence[float]) -> float:
+    """Where the bars start: 0, or a power of ten below the least latency where the greatest is FAR from it."""
+    positive = [value for value in values if value > 0]
+    if measure.kind != "seconds" or not positive or max(positive) <= FAR * min(positive):
+        return 0.0
+    return float(10.0 ** math.floor(math.log10(min(positive) / 1.5)))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from simulator.metrics.quantiles import weighted_quantiles
-from simulator.report.binning import busiest_window, gap_bands, step_means
+from simulator.report.binning import alone, busiest_window, gap_bands, step_means
 from simulator.results import TokenGaps
 
 
@@ -31,6 +31,13 @@ def test_a_bin_has_the_gaps_that_end_in_it() -> None:
     gaps = TokenGaps(np.array([0.5, 1.0, 3.0]), np.array([1.0, 2.0, 4.0]), np.array([1, 3, 1]))
     bands = gap_bands(gaps, np.array([0.0, 1.0, 2.0, 3.0]), np.array([0.5, 1.0]))
     assert bands.tolist() == [[1, 1], [2, 2], [4, 4]]
+
+
+def test_a_bin_is_alone_between_bins_without_a_value() -> None:
+    """At both ends too; two beside each other are not."""
+    values = np.array([1, np.nan, 2, 3, np.nan, 4, np.nan, np.nan, 5])
+    assert alone(values).nonzero()[0].tolist() == [0, 5, 8]
+    assert alone(np.array([1.0])).tolist() == [True]
 
 
 def test_a_bins_mean_weighs_steps_by_the_time_in_it() -> None:

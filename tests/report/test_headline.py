@@ -40,16 +40,21 @@ def test_of_more_the_next_and_the_last_are_named(results: list[PolicyResult]) ->
 def test_less_than_two_per_cent_is_about_the_same(results: list[PolicyResult]) -> None:
     """No winner is named where a second run could turn the order."""
     runs = [with_summary(results[0], label, itl_p50_s=value) for label, value in (("a", 0.02), ("b", 0.0203))]
-    assert headline(runs) == ["Median ITL is about the same for all policies: 20.0 ms to 20.3 ms."]
+    assert headline(runs) == ["Median ITL is about the same for all policies: 20.0 to 20.3 ms."]
 
 
 def test_ties_win_together_and_the_runner_up_may_be_near(results: list[PolicyResult]) -> None:
-    """Three digits alike are a tie."""
+    """Half a per cent is a tie; values that read differently are named from least to greatest."""
     values = {"a": 0.0100001, "b": 0.01, "c": 0.0101, "d": 0.05}
     runs = [with_summary(results[0], label, itl_p99_s=value) for label, value in values.items()]
     assert headline(runs) == [
         "b and a have the lowest p99 ITL: 10.0 ms, about the same as c (10.1 ms, the next) "
         "and 5.0x below d (50.0 ms, the last)."
+    ]
+    rates = {"a": 3848.6, "b": 3851.5, "c": 2326.0}
+    runs = [with_summary(results[0], label, output_tokens_per_s=value) for label, value in rates.items()]
+    assert headline(runs) == [
+        "b and a have the highest output throughput: 3,849 to 3,852 tokens/s, 1.66x above c (2,326 tokens/s)."
     ]
 
 
@@ -67,15 +72,25 @@ def test_zero_has_no_ratio(results: list[PolicyResult]) -> None:
     assert headline(runs) == ["a has the lowest median TTFT: 0 ms, below b (5.00 ms)."]
 
 
-def test_the_best_is_the_one_that_three_digits_tell() -> None:
+def test_the_best_is_the_one_that_half_a_per_cent_tells() -> None:
     """Ties, missing values, lone values and neutral measures."""
     assert winners(ITL_P99, [0.2, 0.1, math.nan]) == [False, True, False]
     assert winners(OUTPUT_RATE, [1269.6, 1270.2, 800.0]) == [True, True, False]
     assert winners(OUTPUT_RATE, [1269.6, 1270.2]) == [False, False]
-    assert winners(PREEMPTIONS, [100001, 100000]) == [False, True]
+    assert winners(PREEMPTIONS, [100001, 100000]) == [False, False]
+    assert winners(PREEMPTIONS, [1, 0]) == [False, True]
     assert winners(ITL_P99, [0.1]) == [False]
     assert winners(ITL_P99, [0.1, math.nan]) == [False, False]
     assert winners(KV_PEAK, [0.1, 0.2]) == [False, False]
+
+
+@pytest.mark.parametrize("scale", [1.0, 18.24 / 3848.64, 0.001, 26.0])
+def test_ties_do_not_depend_on_the_digits_shown(scale: float) -> None:
+    """Tokens and requests a second of the same runs have the same marks."""
+    rates = [2325.85, 3848.64, 3851.54, 3850.34, 3675.74, 3844.95, 3849.16]
+    best = [False, True, True, True, False, True, True]
+    assert winners(OUTPUT_RATE, [scale * rate for rate in rates]) == best
+    assert winners(ITL_P99, [1 / (scale * rate) for rate in rates]) == best
 
 
 def test_a_column_has_one_unit(results: list[PolicyResult]) -> None:

@@ -9,11 +9,16 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import matplotlib
+import numpy as np
 import pytest
+from matplotlib.axes import Axes
 
+from simulator.report.over_time import BINS, draw_itl_over_time, draw_queue
 from simulator.report.plots import FIGURES, write_plots
-from simulator.report.style import looks
-from simulator.results import PolicyResult
+from simulator.report.rates import draw_throughput
+from simulator.report.step_timeline import draw_timeline
+from simulator.report.style import PREFILL, looks
+from simulator.results import PolicyResult, TokenGaps
 
 from .synthetic import simulate, workload
 
@@ -60,6 +65,70 @@ def test_nothing_to_draw_writes_nothing(tmp_path: Path) -> None:
     """No policies, no files."""
     assert write_plots([], tmp_path, "t", "c") == []
     assert list(tmp_path.iterdir()) == []
+
+
+def drawn(axes: Axes) -> set[float]:
+    """The heights at which lines of `axes` leave ink: those joined to a neighbour, and markers."""
+    seen: set[float] = set()
+    for line in axes.lines:
+        heights = np.asarray(line.get_ydata(), float)
+        known = np.isfinite(heights)
+        around = np.concatenate(([False], known, [False]))
+        joined = around[:-2] | around[2:]
+        seen |= set(heights[known & (joined | (line.get_marker() not in (None, "None", "")))].round(9))
+    return seen
+
+
+def test_gaps_alone_in_their_stretch_of_the_run_are_drawn(results: list[PolicyResult]) -> None:
+    """Median and maximum, where no bin beside theirs has gaps."""
+    steps = results[0].iterations
+    start, end = results[0].requests["arrival_s"].min(), steps["end_s"].max()
+    at = start + (end - start) * np.array([20.5, 21.5, 70.5, 70.6, 70.7]) / BINS
+    gaps = TokenGaps(at, np.array([0.01, 0.02, 0.03, 0.04, 0.9]), np.ones(5, np.int64))
+    figure = draw_itl_over_time([replace(results[0], gaps=gaps)], "t")
+    assert {0.01, 0.02, 0.04, 0.9} <= drawn(figure.axes[0])
+    assert len(figure.axes[0].collections) == 2  # the band, and the stroke to p99
+
+
+def test_a_policy_that_is_done_in_one_bin_has_a_queue(results: list[PolicyResult]) -> None:
+    """Beside one that takes a thousand times as long."""
+    brief = replace(results[1], iterations=results[1].iterations.iloc[:1].assign(running=77))
+    assert 77 in drawn(draw_queue([results[0], brief], "t").axes[0])
+
+
+def test_queues_have_whole_ticks_and_a_zero_line(results: list[PolicyResult]) -> None:
+    """Where nobody waits, too."""
+    idle = replace(results[0], iterations=results[0].iterations.assign(waiting=0))
+    waiting = draw_queue([idle], "t").axes[1]
+    ticks = [tick for tick in waiting.get_yticks() if 0 <= tick <= waiting.get_ylim()[1]]
+    assert ticks == [0, 1]
+    assert waiting.get_ylim()[0] < 0
+
+
+def test_far_latencies_have_a_log_axis_that_says_so(results: list[PolicyResult]) -> None:
+    """All bars show, from a power of ten on; nearer ones and rates start at zero."""
+    pair = [
+        replace(result, summary={**result.summary, "ttft_p99_s": ttft, "itl_p99_s": itl, "output_tokens_per_s": rate})
+        for result, ttft, itl, rate in zip(results, (72.9, 0.32), (0.2, 0.01), (9000, 10), strict=False)
+    ]
+    rate, _, ttft, itl = draw_throughput(pair, "t").axes
+    assert [axes.get_xscale() for axes in (rate, ttft, itl)] == ["linear", "log", "linear"]
+    assert ttft.get_xlim()[0] == pytest.approx(0.1)
+    assert [bar.get_x() + bar.get_width() for bar in ttft.patches] == pytest.approx([72.9, 0.32])  # type: ignore[attr-defined]
+    said = [[text.get_text() for text in axes.texts if "better" in text.get_text()] for axes in (ttft, itl)]
+    assert said == [["lower is better, log axis"], ["lower is better"]]
+
+
+def test_the_busiest_seconds_show_single_steps_or_say_averaged() -> None:
+    """Steps of prompts and of decodes that take turns are not stacked; too many steps are called averaged."""
+    load = [(0.1 * number, 300, 40) for number in range(300)]
+    turns = simulate("turns", load, chunk=4096, batched=False)
+    panels = draw_timeline([turns], "t").axes
+    light = next(patch for patch in panels[0].patches if patch.get_facecolor() == matplotlib.colors.to_rgba(PREFILL))
+    totals = light.get_data().values  # type: ignore[attr-defined]
+    sizes = turns.iterations[["decode_tokens", "prefill_tokens"]].max(axis=1)
+    assert set(totals) <= {0, *sizes}
+    assert [axes.get_title(loc="right").endswith("averaged") for axes in panels] == [False, True]
 
 
 def test_policies_look_different_in_colour_and_in_grey() -> None:
