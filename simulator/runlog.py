@@ -66,9 +66,9 @@ class RunLog:
 class Iterations:
     """The iterations of a run by column (integers): those of a stretch, `end_ns` and `free_blocks`.
 
-    A column is made when it is asked for, whole (`iterations[name]`) or for a range of iterations, since a long run
-    has more iterations than memory should hold columns. `start_ns` and `kv_tokens` advance within a stretch: each
-    iteration starts when the one before it ends, and has the tokens more that it decodes.
+    A column is made when it is asked for, since a long run has more iterations than memory should hold columns.
+    `start_ns` and `kv_tokens` advance within a stretch: each iteration starts when the one before it ends, and has the
+    tokens more that it decodes.
     """
 
     def __init__(self, end_ns: Ints, free_blocks: Ints, stretches: dict[str, Ints]) -> None:
@@ -80,7 +80,19 @@ class Iterations:
         return len(self._recorded["end_ns"])
 
     def __getitem__(self, name: str) -> Ints:
-        return self.column(name, 0, len(self))
+        if name in self._recorded:
+            return self._recorded[name]
+        values = np.repeat(self._stretches[name], self.of_stretches("length"))
+        if name == "start_ns":
+            follows = np.ones(len(values), bool)
+            follows[self._bounds[:-1]] = False
+            np.copyto(values[1:], self._recorded["end_ns"][:-1], where=follows[1:])
+        if name == "kv_tokens":
+            grown = np.arange(len(values))
+            grown -= np.repeat(self._bounds[:-1], self.of_stretches("length"))
+            grown *= self["num_decodes"]
+            values += grown
+        return values
 
     def of_stretches(self, name: str) -> Ints:
         """A column that does not change within a stretch, a value a stretch; "length" is its iterations, "time_ns" how
@@ -91,38 +103,11 @@ class Iterations:
             return np.asarray(self._recorded["end_ns"][self._bounds[1:] - 1] - self._stretches["start_ns"])
         return self._stretches[name]
 
-    def column(self, name: str, start: int, stop: int) -> Ints:
-        """Iterations `start` to `stop` (not included) of one column. O(stop - start), and O(log stretches)."""
-        if name in self._recorded:
-            return self._recorded[name][start:stop]
-        if stop <= start:
-            return np.empty(0, np.int64)
-        first = int(np.searchsorted(self._bounds, start, side="right")) - 1
-        last = int(np.searchsorted(self._bounds, stop, side="left"))
-        bounds = self._bounds[first : last + 1].clip(start, stop)
-        values = np.repeat(self._stretches[name][first:last], np.diff(bounds))
-        if name == "start_ns":
-            return self._chained(values, bounds, start, stop)
-        if name == "kv_tokens":
-            began = np.repeat(self._bounds[first:last], np.diff(bounds))
-            return np.asarray(values + self.column("num_decodes", start, stop) * (np.arange(start, stop) - began))
-        return values
-
     def starts_ns(self, iterations: Ints) -> Ints:
         """The start times of some iterations. O(log stretches) each."""
         stretch = np.searchsorted(self._bounds, iterations, side="right") - 1
         first = self._bounds[stretch] == iterations
         return np.where(first, self._stretches["start_ns"][stretch], self._recorded["end_ns"][iterations - 1])
-
-    def _chained(self, starts_ns: Ints, bounds: Ints, start: int, stop: int) -> Ints:
-        """The start times, where only those of the first iterations of stretches are right."""
-        first = np.zeros(stop - start, bool)
-        first[bounds[:-1] - start] = True
-        first[0] = self._bounds[np.searchsorted(self._bounds, start)] == start
-        before = self._recorded["end_ns"][max(start - 1, 0) : stop - 1]
-        if start == 0:
-            before = np.append(0, before)
-        return np.where(first, starts_ns, before)
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ def bubble_fraction(run: LoggedRun) -> float:
     ends = run.iterations["end_ns"]
     if not len(ends):
         return 0.0
-    began = int(run.iterations.column("start_ns", 0, 1)[0])
+    began = int(run.iterations.starts_ns(np.zeros(1, np.int64))[0])
     return run.bubble_ns / int(ends[-1] - began) if ends[-1] > began else 0.0
 
 
