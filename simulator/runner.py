@@ -19,6 +19,7 @@ from typing import Any
 
 from simulator import __version__
 from simulator.clients import requests_of
+from simulator.core import Request
 from simulator.engine import simulate
 from simulator.errors import InputError, PolicyError
 from simulator.experiment import Experiment
@@ -67,7 +68,11 @@ def run_policy(experiment: Experiment, run: PolicyRun, trace: Trace, on_step: On
         gc.enable()
     result = policy_result(run.label, run.policy, run.options, trace, log)
     table = costs if isinstance(costs, TableCosts) else None
-    return replace(result, notes=_notes(log, table, trace, run.options, experiment.kv_cache.block_size))
+    notes = _notes(log, table, trace, run.options)
+    with _blaming(run):
+        reserved = policy.reserve_tokens(Request(0, 0, 1, 1))
+    notes += _reserving(log, run.options, reserved, experiment.kv_cache.block_size)
+    return replace(result, notes=tuple(notes))
 
 
 @contextmanager
@@ -158,9 +163,7 @@ def _version(package: str) -> str:
         return "unknown"
 
 
-def _notes(
-    log: LoggedRun, costs: TableCosts | None, trace: Trace, options: Mapping[str, Any], block_size: int
-) -> tuple[str, ...]:
+def _notes(log: LoggedRun, costs: TableCosts | None, trace: Trace, options: Mapping[str, Any]) -> list[str]:
     """What the reader must know beside the numbers."""
     notes = []
     for status, word in ((REJECTED, "rejected"), (STALLED, "stalled")):
@@ -179,8 +182,7 @@ def _notes(
     if costs is not None:
         notes += _outside_grid(log, costs)
     notes += _at_the_cap(log, options)
-    notes += _reserving(log, options, block_size)
-    return tuple(notes)
+    return notes
 
 
 def _at_the_cap(log: LoggedRun, options: Mapping[str, Any]) -> list[str]:
@@ -197,19 +199,16 @@ def _at_the_cap(log: LoggedRun, options: Mapping[str, Any]) -> list[str]:
     return notes
 
 
-def _reserving(log: LoggedRun, options: Mapping[str, Any], block_size: int) -> list[str]:
-    """Where requests waited because memory for the longest sequence is reserved for each that runs."""
-    reserves = options.get("reservation", "max_model_len" if "max_batch_size" in options else None) == "max_model_len"
+def _reserving(log: LoggedRun, options: Mapping[str, Any], reserved_tokens: int, block_size: int) -> list[str]:
+    """Where requests waited because of what is reserved for each, whatever its length."""
     rows = log.iterations
-    if not reserves or not (rows.of_stretches("waiting") > 0).any():
-        return []
-    length, most = options["max_model_len"], options["max_batch_size"]
-    fit = log.total_blocks // -(-length // block_size)
-    if fit >= most or rows.of_stretches("running").max() < fit:
-        return []
-    return [
-        f"memory reserved for max_model_len {length} tokens each fits {fit} at a time, max_batch_size {most} or not"
-    ]
+    fit = log.total_blocks // max(1, -(-reserved_tokens // block_size))
+    for option in ("max_batch_size", "max_num_seqs"):
+        waited = fit < options.get(option, 0) and bool((rows.of_stretches("waiting") > 0).any())
+        if waited and rows.of_stretches("running").max() >= fit:
+            reach = f"{option} {options[option]} is out of reach"
+            return [f"the {reserved_tokens} tokens reserved for a request fit {fit} times; {reach}"]
+    return []
 
 
 def counted(count: int, noun: str) -> str:

@@ -89,7 +89,7 @@ class TestRun:
         policy = {"policy": "static", "max_model_len": 512}
         write_yaml(here / "e.yaml", trace="tiny.csv", costs=LINEAR, policies=[policy], kv_cache={"num_blocks": 40})
         out = simulate("e.yaml", "--out", "out").out
-        assert "memory reserved for max_model_len 512 tokens each fits 1 at a time" in out
+        assert "the 512 tokens reserved for a request fit 1 times; max_batch_size 64 is out of reach" in out
 
     def test_long_iteration_log(self, simulate: Simulate, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """A log above the limit is written as Parquet, with the rows of the CSV."""
