@@ -16,7 +16,8 @@ RMS norms with their residual adds, rotary embedding and the KV-cache write.
 import csv
 import hashlib
 import io
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -135,10 +136,13 @@ def read_table(path: Path, name: str | None = None) -> CostTable:
         raise InputError("no such file", path=path)
     content = path.read_bytes()
     try:
-        header, *lines = csv.reader(io.StringIO(content.decode(), newline=""), strict=True)
+        records = list(csv.reader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True))
     except (ValueError, csv.Error) as error:
-        raise InputError(f"not a CSV table: {error}", path=path) from None
-    rows = _checked_rows(header, lines, path)
+        raise InputError(f"not a CSV table: {' '.join(str(error).split())}", path=path) from None
+    numbered = [(line, fields) for line, fields in enumerate(records, 1) if fields]
+    if not numbered:
+        raise InputError("the file is empty", path=path)
+    rows = _checked_rows(numbered[0][1], numbered[1:], path)
     return CostTable(name or str(path), rows, metadata, hashlib.sha256(content).hexdigest())
 
 
@@ -159,42 +163,57 @@ def read_metadata(path: Path) -> TableMetadata:
     return parse(TableMetadata, raw, path=path)
 
 
-def _checked_rows(header: Sequence[str], lines: Sequence[Sequence[str]], path: Path) -> dict[str, NDArray[Any]]:
-    """The columns; InputError where one is missing or a field is not what it should be."""
+def _checked_rows(
+    header: Sequence[str], numbered: Sequence[tuple[int, Sequence[str]]], path: Path
+) -> dict[str, NDArray[Any]]:
+    """The columns; InputError where one is missing or twice there, or a field is not what it should be.
+
+    `numbered` are the rows with their lines.
+    """
     for column in COLUMNS:
         if column not in header and column not in ("repeats", "sm_mhz"):
             raise InputError(f"column missing; {nearest(column, header, 'columns')}", path=path, key=column)
-    if not lines:
+        if header.count(column) > 1:
+            raise InputError("the column is there twice; remove one", path=path, key=column)
+    if not numbered:
         raise InputError("no rows", path=path)
-    for line, fields in enumerate(lines, 2):
+    for line, fields in numbered:
         if len(fields) != len(header):
             raise InputError(f"{len(fields)} fields where the header has {len(header)}", path=path, line=line)
-    fields_of = dict(zip(header, zip(*lines, strict=True), strict=True))
-    for line, operator in enumerate(fields_of["operator"], 2):
+    lines, texts = zip(*numbered, strict=True)
+    fields_of = dict(zip(header, zip(*texts, strict=True), strict=True))
+    for line, operator in zip(lines, fields_of["operator"], strict=True):
         if operator not in OPERATORS:
             hint = nearest(operator, OPERATORS, "operators")
-            raise InputError(f'unknown operator "{operator}"; {hint}', path=path, line=line, key="operator")
+            shown = " ".join(operator.split())[:60]
+            raise InputError(f'unknown operator "{shown}"; {hint}', path=path, line=line, key="operator")
     rows: dict[str, NDArray[Any]] = {"operator": np.array(fields_of["operator"])}
-    for column in PLACE_COLUMNS:
-        rows[column] = np.array(_measures(fields_of[column], column, path), dtype=np.int64)
-    for column in TIME_COLUMNS:
-        rows[column] = np.array(_measures(fields_of[column], column, path))
+    for column in (*PLACE_COLUMNS, *TIME_COLUMNS):
+        numbers = _measures(zip(lines, fields_of[column], strict=True), column, path)
+        rows[column] = np.array(numbers, dtype=np.int64 if column in PLACE_COLUMNS else np.float64)
     for column in ("repeats", "sm_mhz"):
         if column in header:
-            rows[column] = np.array([float(field or "nan") for field in fields_of[column]])
+            rows[column] = np.array([_number(field) for field in fields_of[column]])
     return rows
 
 
-def _measures(fields: Sequence[str], column: str, path: Path) -> list[float]:
-    """The numbers of a column: finite, not negative, and times above 0."""
+_LARGEST_PLACE = 10**8
+_PLAIN_NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*")
+
+
+def _number(field: str) -> float:
+    """The number in a field, NaN if it is none; unlike float() it takes no underscores and no foreign digits."""
+    return float(field) if _PLAIN_NUMBER.fullmatch(field) else float("nan")
+
+
+def _measures(fields: Iterable[tuple[int, str]], column: str, path: Path) -> list[float]:
+    """The numbers of a column: finite, not negative, places whole, and times above 0."""
     numbers = []
-    for line, text in enumerate(fields, 2):
-        try:
-            number = float(text)
-        except ValueError:
-            number = float("nan")
-        whole = column in TIME_COLUMNS or number == np.floor(number)
-        if not (np.isfinite(number) and number >= 0 and whole) or (number == 0 and column == "time_us"):
+    for line, text in fields:
+        number = _number(text)
+        place = column in PLACE_COLUMNS
+        fits = number <= _LARGEST_PLACE and number == np.floor(number) if place else np.isfinite(number)
+        if not fits or number < 0 or (number == 0 and column == "time_us"):
             raise InputError(f"not a measurement: {text!r}", path=path, line=line, key=column)
         numbers.append(number)
     return numbers

@@ -111,9 +111,13 @@ def _copy(path: Path, rows: Table, options: str) -> None:
         expressions.append(f'{_in_sql(name, column.dtype.kind, divisor)} AS "{name}"')
     with _whole_file(path) as partial, _connection().cursor() as connection:
         connection.register("rows", values)
-        quoted = str(partial).replace("'", "''")
+        quoted = str(partial.absolute()).replace("'", "''")  # DuckDB would expand a ~ or a scheme of its own
         try:
             connection.execute(f"COPY (SELECT {', '.join(expressions)} FROM rows) TO '{quoted}' ({options})")
+        except (duckdb.InterruptException, RuntimeError) as error:
+            if "interrupt" not in str(error).lower():
+                raise
+            raise KeyboardInterrupt from error
         except duckdb.IOException as error:  # a full disk, as any other writer reports it
             raise OSError(f"cannot write {path}: {' '.join(str(error).split())}") from None
 

@@ -82,21 +82,26 @@ def _blaming(run: PolicyRun) -> Iterator[None]:
         yield
     except (InputError, PolicyError, KeyboardInterrupt, MemoryError):
         raise
-    except OverflowError:
-        raise InputError(
-            "times exceed 2^63 nanoseconds (292 years): arrivals, lengths or costs are too large",
-            path=run.source or None,
-        ) from None
     except (Exception, SystemExit) as error:
+        if isinstance(error, OverflowError) and not _raised_in(run, error):
+            problem = "times exceed 2^63 nanoseconds (292 years): arrivals, lengths or costs are too large"
+            raise InputError(problem) from None
         if ":" not in run.policy:
             raise
         origin = error.__cause__ or error  # SimPy raises a copy of what a process raised
-        frames = traceback.extract_tb(origin.__traceback__)
-        module = run.policy.partition(":")[0].rpartition(".")[2]
-        theirs = [frame for frame in frames if Path(frame.filename).stem == module]
+        theirs = _raised_in(run, error)
         place = f" at {theirs[-1].filename}, line {theirs[-1].lineno}" if theirs else ""
         problem = f"{type(origin).__name__}: {origin}" if str(origin) else type(origin).__name__
         raise PolicyError(f"policy {run.policy} failed{place}: {problem}") from error
+
+
+def _raised_in(run: PolicyRun, error: BaseException) -> list[traceback.FrameSummary]:
+    """The frames of a user's policy in an error's traceback."""
+    if ":" not in run.policy:
+        return []
+    origin = error.__cause__ or error  # SimPy raises a copy of what a process raised
+    module = run.policy.partition(":")[0].rpartition(".")[2]
+    return [frame for frame in traceback.extract_tb(origin.__traceback__) if Path(frame.filename).stem == module]
 
 
 def run_policies(

@@ -305,7 +305,7 @@ class Scheduler:
             if request.state != WAITING:
                 raise PolicyError(f"{self._name} rejects {request!r}, which is not waiting")
             self.waiting.remove(request)
-            self._end(request, REJECTED, reason)
+            self._end(request, REJECTED, str(reason))
 
     def _prepare(self, batch: Batch) -> list[Request]:
         """Preempt, reject, hand out blocks with identities, and take the decodes that get no token out of the cohort.
@@ -370,6 +370,8 @@ class Scheduler:
         self._admissions += 1
         request.admission = self._admissions
         reserved_tokens = self._reserve_tokens(request)
+        if reserved_tokens < 0:
+            raise PolicyError(f"{self._name} reserves {reserved_tokens} tokens for {request!r}")
         if reserved_tokens:
             request.reserved_blocks = -(-reserved_tokens // self._block_size)
             view.free_blocks -= request.reserved_blocks

@@ -77,6 +77,8 @@ def check_policy(
             smaller, last = _without_bystanders(policy, case, promises, error)
             where = f"case {number} of seed {seed}" + (", fewer requests" if smaller != case else "")
             raise ConformanceError(last.policy, last.problem, smaller, where) from last.__cause__
+    if not reached.steps:
+        raise ConformanceError(type(policy).__name__, "ran no step in any case: it rejects every request")
     if promises.starvation_free:
         for stream in (stream for depth in depths for stream in streams(maker, depth)):
             try:

@@ -10,7 +10,7 @@ from simulator.costs import LinearCosts
 from simulator.engine import simulate
 from simulator.errors import PolicyError
 from simulator.metrics.tokens import token_times_ns
-from simulator.runlog import FINISHED, STALLED, LoggedRun
+from simulator.runlog import FINISHED, LoggedRun
 
 COLUMNS = ("start_ns", "end_ns", "num_decodes", "prefill_tokens", "kv_tokens", "free_blocks", "running", "waiting")
 COSTS = LinearCosts(fixed_ns=1000, per_token_ns=10, per_context_token_ns=1)
@@ -50,7 +50,7 @@ def check_outcome(requests: list[Request], log: LoggedRun, watch: Watch, serves_
             raise PolicyError(f"finished {request!r} with {len(times)} output tokens, not {request.target_tokens}")
         if any(later <= earlier for earlier, later in pairwise((request.arrival_ns, *times))):
             raise PolicyError(f"gave {request!r} two tokens at once, or one too early: {times}")
-        if serves_all and ended == STALLED and _fits(request, watch):
+        if serves_all and ended != FINISHED and _fits(request, watch):
             why = log.reasons.get(request.index, "")
             raise PolicyError(f"left {request!r} unfinished, which fits the memory: {why}")
 

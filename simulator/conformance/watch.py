@@ -125,7 +125,7 @@ def _naming_errors(function: Callable[..., Any], name: str) -> Callable[..., Any
     def call(*arguments: Any) -> Any:
         try:
             return function(*arguments)
-        except Exception as error:  # whatever a policy's code raises is its mistake
+        except (Exception, SystemExit) as error:  # whatever a policy's code raises is its mistake
             frame = traceback.extract_tb(error.__traceback__)[-1]
             place = f"{frame.filename}, line {frame.lineno}"
             raise PolicyError(f"{name} raised {type(error).__name__}: {error} ({place})") from error

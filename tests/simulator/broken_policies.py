@@ -306,7 +306,39 @@ class RunsEmpty(Sound):
         return super().plan(view) or Batch()
 
 
+class Leaves(Sound):
+    """Ends the program, with success."""
+
+    def plan(self, _: View) -> Batch | None:
+        raise SystemExit(0)
+
+
+class Sheds(Sound):
+    """Drops whoever waits."""
+
+    def plan(self, view: View) -> Batch | None:
+        return Batch((), (), rejected=[(request, "no") for request in view.waiting]) if view.waiting else None
+
+
+class Refuses(Sound):
+    """Lets nobody in."""
+
+    def rejects(self, *_: object) -> str | None:
+        return "because"
+
+
+class Owes(Sound):
+    """Reserves less than nothing."""
+
+    def reserve_tokens(self, _: Request) -> int:
+        return -1000
+
+
 EVIL: dict[type[Sound], str] = {
+    Leaves: "plan raised SystemExit",
+    Sheds: "left request .* unfinished, which fits the memory: no",
+    Refuses: "ran no step in any case: it rejects every request",
+    Owes: "reserves -1000 tokens for request",
     ChangesARequest: r"plan changed `computed` of request 0 \(.*\) from 0 to \d+; a policy only reads",
     ChangesPriorities: r"plan changed `priority` of request 0",
     ChangesTheView: r"plan changed `view.free_blocks` from \d+ to \d+; a policy only reads",

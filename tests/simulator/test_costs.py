@@ -318,7 +318,28 @@ class TestFaults:
         """Nor is an empty file."""
         path = write_small_table(tmp_path)
         path.write_text("")
-        assert self.refused(path).startswith("small.csv: not a CSV table")
+        assert self.refused(path) == "small.csv: the file is empty"
+
+    def test_a_column_twice(self, tmp_path: Path) -> None:
+        """Which of the two is meant nobody can know."""
+        path = write_small_table(tmp_path)
+        path.write_text("".join(f"{line},{line.split(',')[1]}\n" for line in path.read_text().splitlines()))
+        assert self.refused(path) == "small.csv, tokens: the column is there twice; remove one"
+
+    @pytest.mark.parametrize("field", ["1_0", "\uff11\uff12", "1e19", "-1", "0x10", "nan", ""])
+    def test_places_are_plain_numbers(self, tmp_path: Path, field: str) -> None:
+        """As in traces: no underscores, no digits of other scripts, nothing that no table could mean."""
+        path = self.replaced(write_small_table(tmp_path), "qkv_proj,1,", f"qkv_proj,{field},")
+        assert self.refused(path) == f"small.csv, line 2, tokens: not a measurement: {field!r}"
+
+    def test_marks_and_blank_lines_do_no_harm(self, tmp_path: Path) -> None:
+        """A byte-order mark, blank lines and a clock that was not seen; lines are counted as in the file."""
+        path = write_small_table(tmp_path)
+        rows = read_table(path).frame()
+        path.write_text("\ufeff" + path.read_text().replace("\n", "\n\n").replace("1980", "n/a"))
+        assert read_table(path).frame().drop(columns="sm_mhz").equals(rows.drop(columns="sm_mhz"))
+        self.replaced(path, "o_proj,1,", "o_proj,x,")
+        assert self.refused(path) == "small.csv, line 17, tokens: not a measurement: 'x'"
 
     @pytest.mark.parametrize("operator", ["mlp", "embedding", "lm_head"])
     def test_missing_operator(self, tmp_path: Path, operator: str) -> None:
