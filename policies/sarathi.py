@@ -51,10 +51,8 @@ class Sarathi(PromptBlocks):
             decodes, preempted, free = make_room(view)
             decoding = len(decodes)
         chunks = self._chunks(view, decoding, free, preempted)
-        if chunks and decodes is None and view.completes_prompts(chunks):
-            full = len(view.running) + len(chunks) - len(view.prefilling) >= self.max_num_seqs
-            holds = Batch.UNTIL_FINISH if full else Batch.ONCE
-            return Batch(chunks, holds=Batch.UNTIL_ARRIVAL if view.admits_all(chunks) else holds)
+        if chunks and decodes is None:
+            return Batch(chunks, holds=view.holds_after(chunks, self.max_num_seqs))
         if chunks or decodes is not None:
             return Batch(chunks, decodes, preempted)
         return decode_step(view, kept_out=not view.prefilling)

@@ -138,19 +138,10 @@ class Vllm(PolicyBase):
         if budget > 0 and view.waiting:
             self._admit(view, chunks, budget, free, len(view.running))
         if chunks:
-            return Batch(chunks, holds=self._holds(view, chunks))
+            return Batch(chunks, holds=view.holds_after(chunks, self.max_num_seqs))
         if not decoding:
             return None
         return DECODES_ONLY if view.prefilling else DECODES_UNTIL_FINISH
-
-    def _holds(self, view: View, chunks: list[tuple[Request, int]]) -> int:
-        """Until when only decodes follow these chunks."""
-        if not view.completes_prompts(chunks):
-            return Batch.ONCE
-        if view.admits_all(chunks):
-            return Batch.UNTIL_ARRIVAL
-        full = len(view.running) + len(chunks) - len(view.prefilling) >= self.max_num_seqs
-        return Batch.UNTIL_FINISH if full else Batch.ONCE
 
     def _wanted(self, tokens: int, computed: int) -> int:
         if 0 < self.long_prefill_token_threshold < tokens:

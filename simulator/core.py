@@ -9,9 +9,8 @@ several steps in flight *finishing* while its last token is still under way.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from simulator.promises import Promises
 
@@ -130,7 +129,7 @@ DECODES_UNTIL_ARRIVAL = Batch(holds=Batch.UNTIL_ARRIVAL)
 """The same, and a promise that `plan` would say so again until a request arrives or fewer blocks are free than would
 leave one over after the iteration: right where nobody waits or prefills. The iterations that follow are run without
 asking, which is many times as fast. A batch with chunks may promise this for what follows it: right where
-`View.completes_prompts(chunks)` and `View.admits_all(chunks)`."""
+`View.holds_after` says so."""
 
 DECODES_UNTIL_FINISH = Batch(holds=Batch.UNTIL_FINISH)
 """The same, but only until a request finishes: right where those that wait are kept out by what others hold, and after
@@ -204,6 +203,15 @@ class View:
                 return False
             running += request.state == PREFILLING
         return running == len(self.prefilling)
+
+    def holds_after(self, chunks: Sequence[tuple[Request, int]], sequence_limit: int) -> int:
+        """Until when only decodes follow these chunks, where at most `sequence_limit` requests run. O(chunks)."""
+        if not self.completes_prompts(chunks):
+            return Batch.ONCE
+        if self.admits_all(chunks):
+            return Batch.UNTIL_ARRIVAL
+        full = len(self.running) + len(chunks) - len(self.prefilling) >= sequence_limit
+        return Batch.UNTIL_FINISH if full else Batch.ONCE
 
     def admits_all(self, chunks: Sequence[tuple[Request, int]]) -> bool:
         """Whether nobody waits once these chunks, among them all prompts in progress, have run."""
@@ -298,36 +306,3 @@ class Surroundings:
         self.gpu_name = gpu_name
         self.gpu_memory_bytes = gpu_memory_bytes
         self.max_position_embeddings = max_position_embeddings
-
-
-class DecodeLine(NamedTuple):
-    """Price of a step that only decodes, in nanoseconds: int(constant + slope x sum of contexts after the step), by
-    pieces. Piece i > 0 begins at `starts[i - 1]`; above `measured_to` the price is a continued trend."""
-
-    starts: list[int]
-    constants: list[float]
-    slopes: list[float]
-    measured_to: float
-
-    def price(self, decode_context: int) -> int:
-        """Nanoseconds of one step."""
-        piece = bisect_right(self.starts, decode_context)
-        return int(self.constants[piece] + self.slopes[piece] * decode_context)
-
-
-class StepCosts(Protocol):
-    """Prices of steps in integer nanoseconds."""
-
-    def step_ns(self, decodes: int, decode_context: int, chunks: Sequence[tuple[int, int]]) -> int:
-        """GPU time of a step of `decodes` decodes whose context lengths after the step sum to `decode_context`, and
-        of prefill chunks `(context_before, tokens)`. O(chunks)."""
-        ...
-
-    def decode_line(self, decodes: int) -> DecodeLine:
-        """GPU time of a step of `decodes` decodes alone."""
-        ...
-
-    def count_beyond(self, decodes: int, decode_context: int, steps: int) -> None:
-        """Note that of `steps` steps of `decodes` decodes alone, up to one of `decode_context`, the last at least was
-        beyond what its line was measured for."""
-        ...

@@ -9,7 +9,8 @@ from collections.abc import Callable, Generator, Iterator
 import simpy
 
 from simulator.clients import replay
-from simulator.core import Policy, Request, StepCosts
+from simulator.core import Policy, Request
+from simulator.costs import StepCosts
 from simulator.runlog import LoggedRun
 from simulator.scheduler import Scheduler
 

@@ -12,9 +12,9 @@ from typing import Annotated, Any
 from annotated_types import Ge, Gt, Le
 
 from simulator.bundled import bundled_roots, resolve
-from simulator.core import Policy, StepCosts, Surroundings
+from simulator.core import Policy, Surroundings
 from simulator.cost_table import CostTable, Gpu, find_table, load_gpu
-from simulator.costs import LinearCosts
+from simulator.costs import LinearCosts, StepCosts
 from simulator.errors import InputError, nearest
 from simulator.files import similar_file
 from simulator.models import ModelShape, load_model, model_names

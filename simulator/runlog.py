@@ -31,6 +31,17 @@ STRETCH_COLUMNS = {
     "waiting": "i",
 }
 """Names and struct formats: a long run has millions of stretches."""
+ITERATION_COLUMNS = (
+    "start_ns",
+    "end_ns",
+    "num_decodes",
+    "num_prefills",
+    "prefill_tokens",
+    "kv_tokens",
+    "free_blocks",
+    "running",
+    "waiting",
+)
 STAY_COLUMNS = ("request", "first_tick", "ticks", "previous")
 EMISSION_COLUMNS = ("request", "iteration", "previous")
 REQUEST_COLUMNS = (

@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Sequence
 
 from simulator.batch_checks import check_parts, refuse_chunk
-from simulator.core import DECODING, ENDED, FINISHING, PREFILLING, WAITING, Batch, Policy, Request, StepCosts, View
+from simulator.core import DECODING, ENDED, FINISHING, PREFILLING, WAITING, Batch, Policy, Request, View
+from simulator.costs import StepCosts
 from simulator.decodes import Decodes
 from simulator.errors import PolicyError
 from simulator.livelock import Livelock
@@ -111,7 +112,7 @@ class Scheduler:
         """
         view, decodes = self.view, self.decodes
         view.now_ns = now_ns
-        view.decode_blocks = decodes.openers[-decodes.clock % self._block_size]
+        view.decode_blocks = decodes.blocks_to_open()
         self._batch = batch = self._plan(view)
         if batch is None:
             return None
@@ -132,7 +133,7 @@ class Scheduler:
         sitting_out = self._prepare(batch) if irregular else ()
         count, context, finishing = decodes.count, 0, None
         if count and (chosen is None or chosen):
-            view.free_blocks -= decodes.openers[-decodes.clock % self._block_size]
+            view.free_blocks -= decodes.blocks_to_open()
             context = decodes.birth_sum + count * (decodes.clock + 1)
             self.kv_tokens += count
             self._last_tick = iteration

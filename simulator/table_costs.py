@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.core import DecodeLine
 from simulator.cost_table import TOKEN_OPERATORS, CostTable
+from simulator.costs import DecodeLine
 from simulator.errors import InputError
 from simulator.trace import Floats
 

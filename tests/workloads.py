@@ -16,7 +16,7 @@ from simulator.core import Request
 from simulator.costs import LinearCosts
 from simulator.engine import simulate
 from simulator.metrics.tokens import token_times_ns
-from simulator.runlog import STATUS_NAMES, LoggedRun
+from simulator.runlog import ITERATION_COLUMNS, STATUS_NAMES, LoggedRun
 from simulator.scheduler import Scheduler
 from tests.reference import Job, Reference
 from tests.reference_policies import OrcaReference, SarathiReference, VllmReference
@@ -204,19 +204,6 @@ PIECES = [letter * length for letter, length in zip("abcdefgh", [1, 3, 4, 8, 15,
 def answer(index: int, tokens: int) -> str:
     """What a request generates, unlike what any other does."""
     return chr(0x4E00 + index) * tokens
-
-
-ITERATION_COLUMNS = (
-    "start_ns",
-    "end_ns",
-    "num_decodes",
-    "num_prefills",
-    "prefill_tokens",
-    "kv_tokens",
-    "free_blocks",
-    "running",
-    "waiting",
-)
 
 
 def requests_of(case: Case) -> Iterator[Request]:

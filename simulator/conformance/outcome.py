@@ -10,9 +10,8 @@ from simulator.costs import LinearCosts
 from simulator.engine import simulate
 from simulator.errors import PolicyError
 from simulator.metrics.tokens import token_times_ns
-from simulator.runlog import FINISHED, LoggedRun
+from simulator.runlog import FINISHED, ITERATION_COLUMNS, LoggedRun
 
-COLUMNS = ("start_ns", "end_ns", "num_decodes", "prefill_tokens", "kv_tokens", "free_blocks", "running", "waiting")
 COSTS = LinearCosts(fixed_ns=1000, per_token_ns=10, per_context_token_ns=1)
 
 
@@ -57,7 +56,7 @@ def check_outcome(requests: list[Request], log: LoggedRun, watch: Watch, serves_
 
 def check_repetition(log: LoggedRun, again: LoggedRun, requests: int) -> None:
     """The same run, each plan asked for once, must be the same. Raises PolicyError."""
-    for name in COLUMNS:
+    for name in ITERATION_COLUMNS:
         columns = log.iterations[name].tolist(), again.iterations[name].tolist()
         for iteration, (one, two) in enumerate(zip(*columns, strict=False)):
             if one != two:

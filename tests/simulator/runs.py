@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from simulator.core import Batch, Policy, Request, StepCosts, View
-from simulator.costs import LinearCosts
+from simulator.core import Batch, Policy, Request, View
+from simulator.costs import LinearCosts, StepCosts
 from simulator.engine import simulate
 from simulator.metrics.summary import policy_result
 from simulator.metrics.tokens import token_times_ns

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from policies.orca import Orca
 from policies.vllm import Vllm
-from simulator.core import DECODES_UNTIL_ARRIVAL, Batch, Policy, PolicyBase, Request, StepCosts, View
-from simulator.costs import LinearCosts
+from simulator.core import DECODES_UNTIL_ARRIVAL, Batch, Policy, PolicyBase, Request, View
+from simulator.costs import LinearCosts, StepCosts
 from simulator.engine import simulate
-from simulator.runlog import LoggedRun
+from simulator.runlog import ITERATION_COLUMNS, LoggedRun
 from simulator.table_costs import TableCosts
 from tests.simulator.tables import small_table
-from tests.workloads import ITERATION_COLUMNS, OPTIONS, POLICIES, workloads
+from tests.workloads import OPTIONS, POLICIES, workloads
 
 COSTS = LinearCosts(fixed_ns=1000, per_token_ns=10, per_context_token_ns=1)
 
