@@ -6,38 +6,33 @@ neither their weights nor their kernels are the dense bf16 ones that the cost ta
 """
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 import yaml
-from annotated_types import Ge
+from annotated_types import Ge, Le
 
 from simulator.bundled import bundled_files
 from simulator.errors import InputError, nearest
+from simulator.hugging_face import from_hugging_face
+from simulator.unpriceable import refuse_unpriceable
 from simulator.validation import parse
 
-_EXPERT_KEYS = (
-    "num_local_experts",
-    "num_experts",
-    "n_routed_experts",
-    "moe_intermediate_size",
-    "num_experts_per_tok",
-)
-_HF_ALIASES = {
-    "num_hidden_layers": ("n_layer", "num_layers"),
-    "num_attention_heads": ("n_head",),
-    "hidden_size": ("n_embd",),
-    "intermediate_size": ("n_inner", "ffn_dim"),
-    "max_position_embeddings": ("n_positions", "max_seq_len"),
-}
+VOCABULARY_PADDING = 64  # vLLM's DEFAULT_VOCAB_PADDING_SIZE
 
 Positive = Annotated[int, Ge(1)]
 
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """A dense decoder. Sizes are counts of elements; weights and KV cache take `dtype_bytes` each."""
+    """A dense decoder. Sizes are counts of elements; weights and KV cache take `dtype_bytes` each.
+
+    `position_embedding`: `rope` rotates queries and keys in each layer; `learned` adds a row of a table after the
+    embedding; `alibi` is a bias of attention. `norms_per_layer`: 2 unless attention and MLP share one, or have
+    another behind them. `qk_norm`: queries and keys are normalized by head. `approximations` say where the costs are
+    those of a simpler model. Biases are left out, of the weights (under 0.1 %) and of the time.
+    """
 
     name: str
     num_hidden_layers: Positive
@@ -51,6 +46,10 @@ class ModelShape:
     gated_mlp: bool = True
     tie_word_embeddings: bool = False
     dtype_bytes: Positive = 2
+    position_embedding: Literal["rope", "learned", "alibi"] = "rope"
+    norms_per_layer: Annotated[int, Ge(1), Le(4)] = 2
+    qk_norm: bool = False
+    approximations: tuple[str, ...] = ()
 
     @property
     def qkv_features(self) -> int:
@@ -59,22 +58,65 @@ class ModelShape:
 
     @property
     def layer_parameters(self) -> int:
-        """Weights of one layer's matrices and its two norms (biases left out: under 0.1 %)."""
+        """Weights of one layer's matrices and norms."""
         attention = self.hidden_size * self.qkv_features + self.num_attention_heads * self.head_dim * self.hidden_size
         mlp = (3 if self.gated_mlp else 2) * self.hidden_size * self.intermediate_size
-        return attention + mlp + 2 * self.hidden_size
+        return attention + mlp + self.norms_per_layer * self.hidden_size + (2 * self.head_dim if self.qk_norm else 0)
 
     @property
     def weight_bytes(self) -> int:
-        """All weights: layers, embedding, LM head (once if tied) and the final norm."""
+        """All weights: layers, embedding, LM head (once if tied), learned positions and the final norm."""
         embeddings = (1 if self.tie_word_embeddings else 2) * self.vocab_size * self.hidden_size
-        total = self.num_hidden_layers * self.layer_parameters + embeddings + self.hidden_size
+        positions = self.max_position_embeddings * self.hidden_size if self.position_embedding == "learned" else 0
+        total = self.num_hidden_layers * self.layer_parameters + embeddings + positions + self.hidden_size
         return total * self.dtype_bytes
 
     @property
     def kv_bytes_per_token(self) -> int:
         """Key and value of one token over all layers."""
         return 2 * self.num_hidden_layers * self.num_key_value_heads * self.head_dim * self.dtype_bytes
+
+    def shard(self, tensor_parallel: int, key: str | None = None) -> "ModelShape":
+        """What one of `tensor_parallel` ranks holds and computes, cut as Megatron-LM (arXiv:1909.08053) and vLLM do.
+
+        QKV and the MLP's first product are divided by output features, the output projection and the MLP's second by
+        input features; KV heads are divided, or repeated where there are fewer than ranks; embedding and LM head are
+        divided by vocabulary, padded to a multiple of 64 first; norms and learned positions are on every rank.
+        Raises InputError about `key`, naming the degrees that are possible, where something does not divide.
+        """
+        if tensor_parallel == 1:
+            return self
+        problem = self._indivisible(tensor_parallel)
+        if problem:
+            possible = [str(ranks) for ranks in range(1, self.num_attention_heads + 1) if not self._indivisible(ranks)]
+            raise InputError(
+                f"{self.name} does not divide over {tensor_parallel} ranks ({problem}); it does over"
+                f" {', '.join(possible)}",
+                key=key,
+            )
+        return replace(
+            self,
+            num_attention_heads=self.num_attention_heads // tensor_parallel,
+            num_key_value_heads=max(self.num_key_value_heads // tensor_parallel, 1),
+            intermediate_size=self.intermediate_size // tensor_parallel,
+            vocab_size=self._padded_vocabulary // tensor_parallel,
+        )
+
+    @property
+    def _padded_vocabulary(self) -> int:
+        return -(-self.vocab_size // VOCABULARY_PADDING) * VOCABULARY_PADDING
+
+    def _indivisible(self, ranks: int) -> str | None:
+        """What does not divide over `ranks`, None if all does."""
+        for size, what in (
+            (self.num_attention_heads, "attention heads"),
+            (self.intermediate_size, "features of the MLP"),
+            (self._padded_vocabulary, "rows of the padded vocabulary"),
+        ):
+            if size % ranks:
+                return f"{size} {what}"
+        heads = self.num_key_value_heads
+        return f"{heads} KV heads" if max(heads, ranks) % min(heads, ranks) else None
 
 
 def model_names() -> list[str]:
@@ -108,61 +150,8 @@ def _read_shape(path: Path) -> ModelShape:
         raise InputError("a model shape is a mapping", path=path)
     refuse_unpriceable(raw, path)
     if path.suffix == ".json":
-        raw = _from_hugging_face(raw, path)
+        known = {field.name for field in fields(ModelShape)}
+        raw = {key: value for key, value in from_hugging_face(raw, path).items() if key in known}
     else:
         raw = {"name": path.stem, **raw}
     return parse(ModelShape, raw, path=path)
-
-
-def refuse_unpriceable(raw: dict[str, Any], path: str | Path | None = None) -> None:
-    """Raise InputError where the shape is a mixture of experts or quantized."""
-    for key in _EXPERT_KEYS:
-        if isinstance(raw.get(key), int | float) and raw[key] > 1:
-            raise InputError(
-                "a mixture-of-experts model: each token uses a few experts, so the dense MLP costs measured here"
-                " do not price it; only dense decoders are supported",
-                path=path,
-                key=key,
-            )
-    for key in ("quantization_config", "quantization"):
-        if raw.get(key):
-            raise InputError(
-                "a quantized model: its weights and kernels are not the 16-bit ones that the cost tables hold;"
-                " only unquantized models are supported",
-                path=path,
-                key=key,
-            )
-
-
-def _from_hugging_face(raw: dict[str, Any], path: Path) -> dict[str, Any]:
-    """`config.json` keys, with the older spellings, as the fields of ModelShape."""
-    raw = {**raw, **raw.get("text_config", {})} if isinstance(raw.get("text_config"), dict) else dict(raw)
-    refuse_unpriceable(raw, path)
-    if raw.get("is_encoder_decoder"):
-        raise InputError("an encoder-decoder model; only decoders are supported", path=path, key="is_encoder_decoder")
-    for key, aliases in _HF_ALIASES.items():
-        for alias in aliases:
-            if key not in raw and raw.get(alias) is not None:
-                raw[key] = raw[alias]
-    if raw.get("intermediate_size") is None and isinstance(raw.get("hidden_size"), int):
-        raw["intermediate_size"] = 4 * raw["hidden_size"]
-    if raw.get("num_key_value_heads") is None:
-        raw["num_key_value_heads"] = raw.get("num_attention_heads")
-    heads = raw.get("num_attention_heads")
-    if raw.get("head_dim") is None and isinstance(raw.get("hidden_size"), int) and isinstance(heads, int) and heads > 0:
-        raw["head_dim"] = raw["hidden_size"] // heads
-    raw.setdefault("name", Path(str(raw.get("_name_or_path") or path.resolve().parent.name)).name or "model")
-    if "gated_mlp" not in raw:
-        raw["gated_mlp"] = raw.get("model_type") not in (
-            "gpt2",
-            "opt",
-            "gpt_neox",
-            "gptj",
-            "falcon",
-            "phi",
-            "bloom",
-        )
-    if raw.get("tie_word_embeddings") is None:  # the file leaves out what is its class's default
-        raw["tie_word_embeddings"] = raw.get("model_type") in ("gpt2", "opt", "bloom", "falcon")
-    known = {field.name for field in fields(ModelShape)}
-    return {key: value for key, value in raw.items() if key in known}

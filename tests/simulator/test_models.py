@@ -1,6 +1,7 @@
 """Model shapes: their sizes, where they are read from, and which are refused."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,81 @@ def test_weights_by_hand() -> None:
     assert shape.qkv_features == 8
     assert shape.layer_parameters == 4 * 8 + 4 * 4 + 3 * 4 * 6 + 2 * 4
     assert shape.weight_bytes == 2 * (128 + 2 * 40 + 4)
+
+
+def test_a_shard_by_hand() -> None:
+    """Two ranks: half of the query heads, KV heads, MLP and padded vocabulary each; the width and the norms whole."""
+    whole = ModelShape("tiny", 3, 16, 4, 2, 4, 12, 100, 50)
+    shard = whole.shard(2)
+    assert shard == ModelShape("tiny", 3, 16, 2, 1, 4, 6, 64, 50)
+    assert shard.qkv_features == whole.qkv_features // 2
+    assert shard.layer_parameters - 2 * 16 == (whole.layer_parameters - 2 * 16) // 2
+    assert shard.kv_bytes_per_token == whole.kv_bytes_per_token // 2
+
+
+def test_one_rank_is_the_model() -> None:
+    """Nothing is padded where nothing is divided."""
+    whole = ModelShape("tiny", 3, 16, 4, 2, 4, 12, 100, 50)
+    assert whole.shard(1) == whole
+
+
+def test_kv_heads_are_repeated_where_ranks_are_more() -> None:
+    """Four ranks of a model with two KV heads hold one each, not a half."""
+    shape = ModelShape("tiny", 1, 32, 8, 2, 4, 16, 128, 50)
+    assert [shape.shard(ranks).num_key_value_heads for ranks in (1, 2, 4, 8)] == [2, 1, 1, 1]
+
+
+def test_gpt3_over_eight_gpus() -> None:
+    """The vocabulary of 50257 is padded to 50304 = 8 x 6288; an eighth of the weights is 44 GB."""
+    shard = load_model("gpt3-175b").shard(8)
+    assert (shard.num_attention_heads, shard.intermediate_size, shard.vocab_size) == (12, 6144, 6288)
+    assert shard.weight_bytes == pytest.approx(350e9 / 8, rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("model", "ranks", "message"),
+    [
+        ("qwen2.5-7b", 8, "--tp: qwen2.5-7b does not divide over 8 ranks (28 attention heads); it does over 1, 2, 4"),
+        ("llama-33b", 8, "--tp: llama-33b does not divide over 8 ranks (52 attention heads); it does over 1, 2, 4"),
+        ("llama-3.1-8b", 3, "(32 attention heads); it does over 1, 2, 4, 8, 16, 32"),
+    ],
+)
+def test_what_does_not_divide(model: str, ranks: int, message: str) -> None:
+    """The message says what does not, and over how many ranks it does."""
+    with pytest.raises(InputError) as caught:
+        load_model(model).shard(ranks, "--tp")
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("size", "what"),
+    [({"intermediate_size": 15}, "15 features"), ({"num_key_value_heads": 3}, "3 KV heads")],
+)
+def test_each_part_must_divide(size: dict[str, int], what: str) -> None:
+    """The MLP, and KV heads that are neither a multiple of the ranks nor a divisor."""
+    shape = replace(ModelShape("tiny", 1, 24, 6, 6, 4, 12, 64, 50), **size)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=what):
+        shape.shard(2)
+
+
+def test_learned_positions_are_weights() -> None:
+    """A row for each position, on every rank."""
+    rotated = ModelShape("tiny", 1, 4, 2, 2, 2, 6, 64, 100)
+    learned = replace(rotated, position_embedding="learned")
+    assert learned.weight_bytes - rotated.weight_bytes == 2 * 100 * 4
+    assert learned.shard(2).weight_bytes - rotated.shard(2).weight_bytes == 2 * 100 * 4
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [
+        ("llama-2-7b", 6.738), ("llama-33b", 32.529), ("llama-3.1-70b", 70.554), ("qwen2.5-7b", 7.616),
+        ("qwen2.5-32b", 32.764), ("mistral-7b", 7.248), ("gpt3-175b", 174.6),
+    ],
+)  # fmt: skip
+def test_bundled_weights(name: str, billions: float) -> None:
+    """As many parameters as the models' cards count (their checkpoints' total size / 2), biases of Qwen included."""
+    assert load_model(name).weight_bytes / 2e9 == pytest.approx(billions, rel=1e-3)
 
 
 def test_tied_embeddings() -> None:
