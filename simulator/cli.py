@@ -66,6 +66,7 @@ Exit status: 0 done, 2 the input is wrong, 1 anything else.
     help="Model, if the cost table should be checked against it: a name, YAML or config.json.",
 )
 @click.option("--engine", metavar="PROFILE", help="Host-overhead profile; none = GPU time only.")
+@click.option("--tensor", type=int, metavar="N", help="Tensor-parallel GPUs; chooses the cost table of one of N ranks.")
 @click.option("--num-blocks", type=int, metavar="N", help="KV-cache blocks, as the engine reports them.")
 @click.option(
     "--out",
@@ -177,12 +178,10 @@ def _experiment(source: str | None, overrides: dict[str, Any], settings: Sequenc
             raw[key] = overrides[key]
     if overrides["policies"]:
         raw["policies"] = list(overrides["policies"])
-    if overrides["num_blocks"] is not None:
-        kv_cache = raw.get("kv_cache")
-        raw["kv_cache"] = {
-            **(kv_cache if isinstance(kv_cache, dict) else {}),
-            "num_blocks": overrides["num_blocks"],
-        }
+    for option, section in (("num_blocks", "kv_cache"), ("tensor", "parallel")):
+        if overrides[option] is not None:
+            keys = raw.get(section)
+            raw[section] = {**(keys if isinstance(keys, dict) else {}), option: overrides[option]}
     return resolve_experiment(raw, path=path, settings=settings)
 
 

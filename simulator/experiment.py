@@ -5,7 +5,7 @@ run's `experiment.yaml`, and running that file repeats the run.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +13,7 @@ from annotated_types import Ge, Gt, Le
 
 from simulator.bundled import bundled_roots, resolve
 from simulator.core import Policy, Surroundings
-from simulator.cost_table import CostTable, Gpu, find_table, load_gpu
+from simulator.cost_table import CostTable, Gpu, find_table, load_gpu, table_names
 from simulator.costs import LinearCosts, StepCosts
 from simulator.errors import InputError, nearest
 from simulator.files import similar_file
@@ -41,16 +41,16 @@ class KvCache:
 
 @dataclass(frozen=True)
 class Parallel:
-    """Degrees of model parallelism, and copies of the model."""
+    """Degrees of model parallelism, and copies of the model. `tensor` GPUs hold a layer together, a shard each."""
 
     tensor: Annotated[int, Ge(1)] = 1
     pipeline: Annotated[int, Ge(1)] = 1
     replicas: Annotated[int, Ge(1)] = 1
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            if getattr(self, field.name) != 1:
-                raise ValueError(f"{field.name}: this version simulates one GPU; only 1 is possible")
+        for name in ("pipeline", "replicas"):
+            if getattr(self, name) != 1:
+                raise ValueError(f"{name}: this version simulates one tensor-parallel group; only 1 is possible")
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,8 @@ def resolve_experiment(raw: Mapping[str, Any], *, path: Path | None = None, sett
     if trace is None or not trace.is_file():
         problem = "is a folder" if trace else f"not found{similar_file(keys.trace, beside)}"
         raise InputError(f'trace "{keys.trace}" {problem}', path=path, key="trace")
-    costs, table = _resolve_costs(keys.costs, beside, path)
+    tensor = keys.parallel.tensor
+    costs, table = _resolve_costs(keys.costs, beside, path, tensor)
     model, gpu = _resolve_model(keys.model, table, beside)
     if keys.engine not in ENGINES:
         raise InputError(
@@ -135,6 +136,9 @@ def resolve_experiment(raw: Mapping[str, Any], *, path: Path | None = None, sett
     runs = resolve_policies(keys.policies, beside, path)
     runs = apply_settings(runs, settings, folders)
     notes = [] if table else [f"analytic costs name no GPU: memory and defaults are those of an {gpu.name}"]
+    notes += [f"{model.name}: {approximation}" for approximation in model.approximations]
+    if table is not None and tensor > 1:
+        notes.append(f"steps are priced without the all-reduces between the {tensor} GPUs, so they are too short")
     changed = (keys.provenance or {}).get("costs_sha256")
     if table is not None and changed not in (None, table.sha256):
         notes.append(f"the cost table {keys.costs} has changed since {path} was written: results will differ")
@@ -145,7 +149,7 @@ def resolve_experiment(raw: Mapping[str, Any], *, path: Path | None = None, sett
         costs=costs,
         costs_sha256=table.sha256 if table else "",
         engine=keys.engine,
-        kv_cache=_resolve_kv_cache(keys.kv_cache, model, gpu),
+        kv_cache=_resolve_kv_cache(keys.kv_cache, model.shard(tensor, "parallel.tensor"), gpu),
         parallel=keys.parallel,
         policies=complete_options(runs, surroundings, folders),
         surroundings=surroundings,
@@ -189,11 +193,11 @@ def portable(path: Path) -> str:
 
 
 def _resolve_costs(
-    costs: str | dict[str, Any], beside: Path | None, path: Path | None
+    costs: str | dict[str, Any], beside: Path | None, path: Path | None, tensor: int
 ) -> tuple[str | LinearCosts, CostTable | None]:
     if isinstance(costs, str):
-        table = find_table(costs, beside)
-        return table.name if table.name == costs else str(Path(table.name).resolve()), table
+        table = find_table(costs, beside, tensor)
+        return table.name if table.name in table_names() else str(Path(table.name).resolve()), table
     for key in costs:
         if key != "linear":
             raise InputError(f"unknown form; {nearest(str(key), ['linear'], 'forms')}", path=path, key=f"costs.{key}")
@@ -209,7 +213,7 @@ def _resolve_model(name: str | None, table: CostTable | None, beside: Path | Non
     measured = table.metadata.model
     if name is not None and name != measured.name:
         wanted = _load_model(name, beside)
-        if replace(wanted, name=measured.name) != measured:
+        if replace(wanted, name=measured.name, approximations=measured.approximations) != measured:
             raise InputError(
                 f'cost table {table.name} was measured for "{measured.name}", not "{wanted.name}";'
                 " give the table of that model with --costs or measure one with profile-gpu",
@@ -244,6 +248,7 @@ def _prefix_block_size(keys: _Keys, path: Path | None) -> int:
 
 
 def _resolve_kv_cache(wanted: KvCache, model: ModelShape, gpu: Gpu) -> KvCache:
+    """Blocks that fit beside the weights of `model`, of one rank where it is sharded: each holds its part of all."""
     if wanted.num_blocks is not None:
         return wanted
     usable = int(wanted.gpu_memory_utilization * gpu.memory_bytes) - model.weight_bytes

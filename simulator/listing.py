@@ -60,14 +60,15 @@ def _setting(name: str) -> tuple[str, dict[str, Any]]:
 def _costs() -> Table:
     from simulator.cost_table import read_metadata, table_names
 
-    table = _table("costs (= the same table)", "GPU", "model", "attention", "measured")
+    table = _table("costs (= the same table)", "GPU", "model", "TP", "attention", "measured")
     names: dict[Path, list[str]] = {}
     for name, path in sorted(table_names().items()):
         names.setdefault(path, []).append(name)
     for path, alike in names.items():
         made = read_metadata(path.with_suffix(".yaml"))
         attention = f"{made.attention.backend} {made.attention.version}"
-        table.add_row("\n= ".join(alike), made.gpu.name, made.model.name, attention, made.date[:10])
+        degree = str(made.tensor_parallel)
+        table.add_row("\n= ".join(alike), made.gpu.name, made.model.name, degree, attention, made.date[:10])
     return table
 
 

@@ -49,14 +49,14 @@ def small_rows(hybrid: bool = True) -> pd.DataFrame:
     return frame.assign(p10_us=frame["time_us"], p90_us=frame["time_us"], repeats=10, sm_mhz=1980)
 
 
-def metadata(model: ModelShape = SHAPE) -> TableMetadata:
+def metadata(model: ModelShape = SHAPE, tensor_parallel: int = 1) -> TableMetadata:
     """A sidecar."""
     return TableMetadata(
         gpu=GPU,
         model=model,
         attention=Attention("flash-attn", "2.8.3"),
         dtype="bfloat16",
-        tensor_parallel=1,
+        tensor_parallel=tensor_parallel,
         page_size=16,
         torch="2.8.0",
         cuda="12.8",
@@ -67,10 +67,10 @@ def metadata(model: ModelShape = SHAPE) -> TableMetadata:
     )
 
 
-def write_small_table(folder: Path, name: str = "small.csv", *, hybrid: bool = True) -> Path:
+def write_small_table(folder: Path, name: str = "small.csv", *, hybrid: bool = True, tensor_parallel: int = 1) -> Path:
     """The table in `folder`, with its sidecar."""
     path = folder / name
-    write_table(path, small_rows(hybrid), metadata())
+    write_table(path, small_rows(hybrid), metadata(tensor_parallel=tensor_parallel))
     return path
 
 

@@ -78,6 +78,11 @@ class TestDefaults:
         assert run.options["max_num_batched_tokens"] == 8192
         assert run.options["max_model_len"] == 131072
 
+    def test_what_costs_leave_out_of_a_model(self) -> None:
+        """A model that is priced as a simpler one says so in every run."""
+        made = resolve(model="gpt3-175b", kv_cache={"num_blocks": 100})
+        assert "gpt3-175b: every other layer's attention is sparse; all are priced as dense" in made.notes
+
     def test_model_without_table(self) -> None:
         """`model` decides memory and the longest sequence."""
         made = resolve(model="llama-13b", policies=["vllm"])
@@ -291,7 +296,9 @@ class TestKeys:
             ({"kv_cache": {"block_size": 0}}, "kv_cache.block_size: "),
             ({"kv_cache": {"gpu_memory_utilization": 1.1}}, "kv_cache.gpu_memory_utilization: "),
             ({"kv_cache": {"gpu_memory_utilization": 0.05}}, "kv_cache.gpu_memory_utilization: the weights of llama"),
-            ({"parallel": {"tensor": 2}}, "parallel: tensor: this version simulates one GPU"),
+            ({"parallel": {"tensor": 0}}, "parallel.tensor: "),
+            ({"parallel": {"pipeline": 2}}, "parallel: pipeline: this version simulates one tensor-parallel group"),
+            ({"parallel": {"replicas": 2}}, "parallel: replicas: this version simulates one tensor-parallel group"),
             ({"parallel": {"tensors": 2}}, 'parallel.tensors: unknown key; did you mean "tensor"?'),
             ({"engine": "vlm"}, 'engine: unknown engine profile "vlm"; '),
             ({"model": "llama-3.1-9b"}, 'model: unknown model "llama-3.1-9b"; did you mean "llama-3.1-8b"?'),
