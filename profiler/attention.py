@@ -10,6 +10,7 @@ The mask is causal and aligned to the right: the last new token of a request att
 """
 
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as package_version
 from typing import TYPE_CHECKING, Protocol
@@ -81,12 +82,14 @@ class VllmFlashAttention3:
 
     As in vLLM's V1 engine (`v1/attention/backends/flash_attn.py`) the tile schedule of a batch is computed
     once a step, before the layers, and the kernel chooses the number of KV splits (`num_splits=0`).
+    `dtype` is that of queries and cache, bfloat16 unless given.
     """
 
     name = "vllm-flash-attn"
     page_size = 16
 
-    def __init__(self) -> None:
+    def __init__(self, dtype: "torch.dtype | None" = None) -> None:
+        import torch
         from vllm import vllm_flash_attn
 
         if not vllm_flash_attn.is_fa_version_supported(3):
@@ -94,6 +97,7 @@ class VllmFlashAttention3:
         self.version = _version_of("vllm")
         self._kernel = vllm_flash_attn.flash_attn_varlen_func
         self._schedule = vllm_flash_attn.get_scheduler_metadata
+        self._dtype = torch.bfloat16 if dtype is None else dtype
 
     def prepare(self, batch: VarlenBatch, shape: ModelShape, device: str) -> Attend:
         import torch
@@ -109,7 +113,7 @@ class VllmFlashAttention3:
             num_heads_kv=shape.num_key_value_heads,
             headdim=shape.head_dim,
             cache_seqlens=lengths,
-            qkv_dtype=torch.bfloat16,
+            qkv_dtype=self._dtype,
             cu_seqlens_q=cu_seqlens_q,
             page_size=batch.page_size,
             causal=True,
@@ -235,8 +239,10 @@ def _version_of(package: str) -> str:
         return "unknown"
 
 
-def choose_attention(wanted: str, device: str) -> AttentionBackend:
+def choose_attention(wanted: str, device: str, dtype: "torch.dtype | None" = None) -> AttentionBackend:
     """The backend of `--attention`; `auto` is fa3 where it runs, else fa2, and on a CPU torch.
+
+    `dtype` of queries and KV cache: bfloat16 unless given.
 
     Raises InputError where the kernel asked for cannot run here, and says what would.
     """
@@ -245,7 +251,7 @@ def choose_attention(wanted: str, device: str) -> AttentionBackend:
     if device == "cpu":
         raise InputError(f'"{wanted}" is a GPU kernel; with --device cpu use "torch"', key="--attention")
     problems = []
-    for name, backend in (("fa3", VllmFlashAttention3), ("fa2", FlashAttention2)):
+    for name, backend in (("fa3", partial(VllmFlashAttention3, dtype)), ("fa2", FlashAttention2)):
         if wanted not in ("auto", name):
             continue
         try:

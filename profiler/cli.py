@@ -3,6 +3,7 @@
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 
@@ -20,6 +21,8 @@ Examples:
   profile-gpu --model llama-3.1-8b --out llama-3.1-8b.csv
   profile-gpu --model llama-13b --attention fa2 --out llama-13b@fa2.csv
   profile-gpu --model ./my-model/config.json --out my-model.csv --quick
+  profile-gpu --model llama-3.1-8b --tp 2 --out llama-3.1-8b@tp2.csv
+      what one of two tensor-parallel GPUs computes, on one GPU; their all-reduces are not timed
   profile-gpu --model llama-3.1-8b --out llama-3.1-8b.csv --resume
   profile-gpu --device cpu --out tiny.csv
       try the program without a GPU: a tiny model, PyTorch's attention, under a minute
@@ -27,7 +30,8 @@ Examples:
 \b
 What is timed, one call in one layer, in microseconds (median, 10 % and 90 % quantile):
   qkv_proj, o_proj, mlp   by tokens: each multiple of 64 to 1024 and the token after it, then coarser
-  elementwise, embedding  by tokens
+  elementwise             by tokens: norms, rotary embedding, KV-cache write
+  embedding               by tokens
   lm_head                 by sequences: final norm, LM head, greedy sampling
   attention               chunk x context, decode batch x context, and chunks together with decodes
 
@@ -55,11 +59,18 @@ DEFAULTS: dict[str, dict[str, str | int]] = {
 @click.command(help=HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @click.option("--model", metavar="NAME_OR_PATH",
               help="A known model, a YAML, or a config.json.  [default: llama-3.1-8b; tiny on a CPU]")  # fmt: skip
-@click.option("--out", metavar="PATH.csv", help="The table.  [default: the model's name, in this folder]")
+@click.option(
+    "--out", metavar="PATH.csv", help="The table.  [default: the model's name (and @tp2 with --tp 2), in this folder]"
+)
 @click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda", show_default=True,
               help="cpu: try the program without a GPU.")  # fmt: skip
 @click.option("--attention", type=click.Choice(["auto", "fa2", "fa3", "torch"]), default="auto",
               show_default=True, help="The kernel to time; auto: fa3 where it runs, else fa2.")  # fmt: skip
+@click.option("--tp", "--tensor-parallel", "tensor_parallel", type=click.IntRange(min=1), default=1,
+              show_default=True, metavar="RANKS",
+              help="Time the shapes of one of so many tensor-parallel ranks.")  # fmt: skip
+@click.option("--dtype", type=click.Choice(["bfloat16", "float16", "float32"]),
+              help="Of weights, activations and KV cache.  [default: bfloat16; float32 on a CPU]")  # fmt: skip
 @click.option("--max-tokens", type=click.IntRange(min=1),
               help="Most tokens of a step.  [default: 8192; 256 on a CPU]")  # fmt: skip
 @click.option("--max-kv-tokens", type=click.IntRange(min=64),
@@ -82,13 +93,19 @@ def main(model: str | None, out: str | None, **options: object) -> None:
 
     signal.signal(signal.SIGTERM, _interrupt)  # a job that is stopped by its time limit keeps its rows too
     try:
-        profile(Options(model=model, out=Path(out or f"{_name_of(model)}.csv"), **options), started_s)  # type: ignore[arg-type]
+        profile(Options(model=model, out=Path(out or default_out(model, options)), **options), started_s)  # type: ignore[arg-type]
     except InputError as error:
         click.echo(f"profile-gpu: {error}", err=True)
         sys.exit(2)
     except KeyboardInterrupt as error:
         click.echo(f"profile-gpu: interrupted{f'; {error}' if str(error) else ''}", err=True)
         sys.exit(1)
+
+
+def default_out(model: str, options: Mapping[str, object]) -> str:
+    """`MODEL.csv`, the shard of two ranks `MODEL@tp2.csv`, as tables that ship are named."""
+    ranks = options["tensor_parallel"]
+    return f"{_name_of(model)}{'' if ranks == 1 else f'@tp{ranks}'}.csv"
 
 
 def _name_of(model: str) -> str:

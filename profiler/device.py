@@ -160,8 +160,14 @@ class ClockSampler:
         return {"sm_min": min(clocks), "sm_median": float(median(clocks)), "sm_max": max(clocks)}
 
 
-def dtype_of(device: str) -> "torch.dtype":
-    """bfloat16 on a GPU, as engines run; float32 on a CPU, where bfloat16 is emulated."""
+def dtype_of(device: str, name: str | None = None) -> "torch.dtype":
+    """The type of that name; without one bfloat16 on a GPU, as engines run, and float32 on a CPU, which emulates it.
+
+    InputError for float32 on a GPU: the flash-attn kernels have no such form.
+    """
     import torch
 
-    return torch.bfloat16 if device == "cuda" else torch.float32
+    if name == "float32" and device == "cuda":
+        raise InputError("float32 is for --device cpu; on a GPU use bfloat16 or float16", key="--dtype")
+    default = "bfloat16" if device == "cuda" else "float32"
+    return {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}[name or default]

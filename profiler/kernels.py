@@ -1,4 +1,4 @@
-"""The fused elementwise work of a layer as four small Triton kernels, one launch each, as engines launch it.
+"""The fused elementwise work of a layer as small Triton kernels, one launch each, as engines launch it.
 
 Each reads its inputs once and writes its outputs once; sums and rotations are done in float32.
 `profiler.fused` has the same functions in plain torch, against which these are checked before anything is
@@ -74,6 +74,33 @@ def _silu_mul(gate_up, out, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(out + row * WIDTH + columns, (gate * tl.sigmoid(gate) * up).to(out.dtype.element_ty), mask=inside)
 
 
+@triton.jit
+def _gelu(up, out, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = columns < WIDTH
+    x = tl.load(up + row * WIDTH + columns, mask=inside, other=0.0).to(tl.float32)
+    inner = 0.7978845608028654 * (x + 0.044715 * x * x * x)  # sqrt(2 / pi)
+    result = x * tl.sigmoid(2.0 * inner)  # (1 + tanh(z)) / 2 is the sigmoid of 2 z
+    tl.store(out + row * WIDTH + columns, result.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _head_norm(
+    qkv, weight, eps, ROW: tl.constexpr, FIRST: tl.constexpr, HEADS: tl.constexpr, SIZE: tl.constexpr,
+    HEAD_BLOCK: tl.constexpr, SIZE_BLOCK: tl.constexpr,
+):  # fmt: skip
+    token = tl.program_id(0).to(tl.int64)
+    heads = tl.program_id(1) * HEAD_BLOCK + tl.arange(0, HEAD_BLOCK)
+    places = tl.arange(0, SIZE_BLOCK)
+    own = qkv + token * ROW + (FIRST + heads[:, None]) * SIZE + places[None, :]
+    inside = (heads[:, None] < HEADS) & (places[None, :] < SIZE)
+    values = tl.load(own, mask=inside, other=0.0).to(tl.float32)
+    scale = tl.rsqrt(tl.sum(values * values, axis=1) / SIZE + eps)
+    gain = tl.load(weight + places, mask=places < SIZE, other=0.0).to(tl.float32)
+    tl.store(own, (values * scale[:, None] * gain[None, :]).to(qkv.dtype.element_ty), mask=inside)
+
+
 class TritonFused:
     """The functions of `profiler.fused.TorchFused`, one kernel each, on contiguous CUDA tensors."""
 
@@ -128,6 +155,27 @@ class TritonFused:
         out = torch.empty((rows, both // 2), dtype=gate_up.dtype, device=gate_up.device)
         _silu_mul[(rows, triton.cdiv(both // 2, _COLUMNS))](gate_up, out, WIDTH=both // 2, BLOCK=_COLUMNS)
         return out
+
+    def gelu(self, up: torch.Tensor) -> torch.Tensor:
+        rows, width = up.shape
+        out = torch.empty_like(up)
+        _gelu[(rows, triton.cdiv(width, _COLUMNS))](up, out, WIDTH=width, BLOCK=_COLUMNS)
+        return out
+
+    def head_norm_(self, qkv: torch.Tensor, first: int, heads: int, weight: torch.Tensor, eps: float = 1e-5) -> None:
+        tokens, row = qkv.shape
+        head_block = min(8, triton.next_power_of_2(heads))
+        _head_norm[(tokens, triton.cdiv(heads, head_block))](
+            qkv,
+            weight,
+            eps,
+            ROW=row,
+            FIRST=first,
+            HEADS=heads,
+            SIZE=len(weight),
+            HEAD_BLOCK=head_block,
+            SIZE_BLOCK=triton.next_power_of_2(len(weight)),
+        )
 
 
 def _warps(block: int) -> Any:

@@ -42,12 +42,12 @@ def layer_calls(tokens: int, elementwise: Elementwise, products: list[list[Call]
 
     def layer(project: Call, caches: tuple, attention: Call, out: Call, feed: Call) -> Call:  # type: ignore[type-arg]
         def call() -> None:
-            elementwise.norm(tokens)
+            elementwise.norms_of_attention(tokens)
             project()
             elementwise.rotate_and_write(tokens, *caches)
             attention()
             out()
-            elementwise.norm(tokens)
+            elementwise.norms_of_mlp(tokens)
             feed()
 
         return call

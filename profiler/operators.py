@@ -34,11 +34,23 @@ def mlp(x: "torch.Tensor", up: "torch.Tensor", down: "torch.Tensor", fused: Fuse
 
     Ungated: up, GELU, down.
     """
-    import torch
-
     wide = linear(x, up)
-    activated = fused.silu_mul(wide) if gated else torch.nn.functional.gelu(wide, approximate="tanh")
-    return linear(activated, down)
+    return linear(fused.silu_mul(wide) if gated else fused.gelu(wide), down)
+
+
+def embed(ids: "torch.Tensor", table: "torch.Tensor", first: int | None = None) -> "torch.Tensor":
+    """Rows of `table` (vocabulary, hidden) for int64 (tokens) `ids`: (tokens, hidden).
+
+    With `first` the table is a rank's part of the vocabulary, from that id on; other ids give zeros, to which the
+    ranks' all-reduce adds the row that another holds.
+    """
+    from torch.nn.functional import embedding
+
+    if first is None:
+        return embedding(ids, table)
+    own = ids - first
+    held = own.clamp(0, len(table) - 1)
+    return embedding(held, table).masked_fill_((held != own).unsqueeze(-1), 0)
 
 
 def sample_greedily(
@@ -48,17 +60,24 @@ def sample_greedily(
     norm_weight: "torch.Tensor",
     head: "torch.Tensor",
     fused: Fused,
+    gathered: "torch.Tensor | None" = None,
 ) -> "torch.Tensor":
-    """The end of a step: final norm, LM head and the most likely token of each of `rows`; int64 (rows)."""
+    """The end of a step: final norm, LM head and the most likely token of each of `rows`; int64 (rows).
+
+    `gathered`, (rows, whole vocabulary): the logits of all ranks, which each rank samples from where the LM head is
+    divided; how they come together is not part of this.
+    """
     normed, _ = fused.add_rms_norm(hidden.index_select(0, rows), residual.index_select(0, rows), norm_weight)
-    return linear(normed, head).argmax(dim=-1)
+    logits = linear(normed, head)
+    return (logits if gathered is None else gathered).argmax(dim=-1)
 
 
 @dataclass(frozen=True)
 class Bench:
     """What the operators are built from: the model's shape, where they run, and how large a step may be.
 
-    `l2_bytes` is 0 where rotating weights is not worth the trouble (CPU).
+    `l2_bytes` is 0 where rotating weights is not worth the trouble (CPU). Above a `tensor_parallel` of 1 the shape is
+    that of one rank (`ModelShape.shard`).
     """
 
     shape: ModelShape
@@ -67,6 +86,7 @@ class Bench:
     fused: Fused
     max_tokens: int
     l2_bytes: int
+    tensor_parallel: int = 1
 
     def normal(self, *size: int, scale: float = 1.0) -> "torch.Tensor":
         """Random normal numbers of the given size."""
@@ -128,7 +148,7 @@ class Mlp:
 
 
 class Elementwise:
-    """A layer's two norms with their residual adds, rotary embedding and KV-cache write, by tokens."""
+    """A layer's norms with their residual adds, rotary embedding and KV-cache write, by tokens."""
 
     def __init__(self, bench: Bench):
         import torch
@@ -145,48 +165,79 @@ class Elementwise:
         )
         self.qkv = bench.normal(tokens, shape.qkv_features)
         self.norm_weight = bench.normal(shape.hidden_size)
+        self.head_weight = bench.normal(shape.head_dim)
         self.table = rotary_table(tokens, shape.head_dim, bench.device)
         self.positions = torch.randperm(tokens, device=bench.device)
         self.slots = torch.randperm(pages * page_size, device=bench.device)[:tokens]
         self.rotated_heads = shape.num_attention_heads + shape.num_key_value_heads
-        self.fused = bench.fused
+        self.shape, self.fused = shape, bench.fused
 
     def calls(self, point: Point) -> Sequence[Call]:
         return [partial(self._layer, point.tokens, *caches) for caches in self.caches]
 
     def _layer(self, tokens: int, key_cache: "torch.Tensor", value_cache: "torch.Tensor") -> None:
-        self.norm(tokens)
+        self.norms_of_attention(tokens)
         self.rotate_and_write(tokens, key_cache, value_cache)
-        self.norm(tokens)
+        self.norms_of_mlp(tokens)
+
+    def norms_of_attention(self, tokens: int) -> None:
+        """The larger half of the layer's norms: one that attention and MLP share stands before attention."""
+        for _ in range((self.shape.norms_per_layer + 1) // 2):
+            self.norm(tokens)
+
+    def norms_of_mlp(self, tokens: int) -> None:
+        """The other half."""
+        for _ in range(self.shape.norms_per_layer // 2):
+            self.norm(tokens)
 
     def norm(self, tokens: int) -> None:
         """Residual add and RMS norm."""
         self.fused.add_rms_norm(self.x[:tokens], self.residual[:tokens], self.norm_weight)
 
     def rotate_and_write(self, tokens: int, key_cache: "torch.Tensor", value_cache: "torch.Tensor") -> None:
-        """Rotary embedding of queries and keys, and the KV-cache write."""
-        qkv = self.qkv[:tokens]
-        self.fused.rotary_(qkv, self.rotated_heads, self.table, self.positions[:tokens])
+        """Norm by head and rotary embedding of queries and keys, where the model has them, and the KV-cache write."""
+        qkv, shape = self.qkv[:tokens], self.shape
+        if shape.qk_norm:
+            self.fused.head_norm_(qkv, 0, shape.num_attention_heads, self.head_weight)
+            self.fused.head_norm_(qkv, shape.num_attention_heads, shape.num_key_value_heads, self.head_weight)
+        if shape.position_embedding == "rope":
+            self.fused.rotary_(qkv, self.rotated_heads, self.table, self.positions[:tokens])
         self.fused.write_kv_(qkv, key_cache, value_cache, self.slots[:tokens])
 
 
 class Embedding:
-    """The lookup of the step's tokens, by tokens; each call looks up other tokens."""
+    """The lookup of the step's tokens, and of learned positions, by tokens; each call looks up other tokens.
+
+    A rank looks up tokens of the whole vocabulary in its part.
+    """
 
     def __init__(self, bench: Bench):
         import torch
 
-        self.table = bench.normal(bench.shape.vocab_size, bench.shape.hidden_size)
-        self.ids = torch.randint(bench.shape.vocab_size, (16, bench.max_tokens), device=bench.device)
+        shape, ranks, most = bench.shape, bench.tensor_parallel, bench.max_tokens
+        self.table = bench.normal(shape.vocab_size, shape.hidden_size)
+        self.ids = torch.randint(shape.vocab_size * ranks, (16, most), device=bench.device)
+        self.first = None if ranks == 1 else 0
+        self.position_table: torch.Tensor | None = None
+        if shape.position_embedding == "learned":
+            self.position_table = bench.normal(shape.max_position_embeddings, shape.hidden_size)
+            self.positions = torch.randint(shape.max_position_embeddings, (most,), device=bench.device)
 
     def calls(self, point: Point) -> Sequence[Call]:
-        import torch
+        return [partial(self._look_up, ids[: point.tokens]) for ids in self.ids]
 
-        return [partial(torch.nn.functional.embedding, ids[: point.tokens], self.table) for ids in self.ids]
+    def _look_up(self, ids: "torch.Tensor") -> "torch.Tensor":
+        hidden = embed(ids, self.table, self.first)
+        if self.position_table is None:
+            return hidden
+        return hidden.add_(embed(self.positions[: len(ids)], self.position_table))
 
 
 class LmHead:
-    """Final norm, LM head and greedy sampling, by sequences; the rows lie apart, as those of prompts do."""
+    """Final norm, LM head and greedy sampling, by sequences; the rows lie apart, as those of prompts do.
+
+    A rank computes the logits of its part of the vocabulary and samples from all.
+    """
 
     def __init__(self, bench: Bench):
         import torch
@@ -198,14 +249,14 @@ class LmHead:
         self.residual = bench.normal(bench.max_tokens, shape.hidden_size)
         self.norm_weight = bench.normal(shape.hidden_size)
         self.order = torch.randperm(bench.max_tokens, device=bench.device)
-        self.fused = bench.fused
+        self.bench = bench
 
     def calls(self, point: Point) -> Sequence[Call]:
-        rows = self.order[: point.sequences]
-        return [
-            partial(sample_greedily, self.hidden, self.residual, rows, self.norm_weight, head, self.fused)
-            for head in self.heads
-        ]
+        rows, bench = self.order[: point.sequences], self.bench
+        vocabulary = bench.shape.vocab_size * bench.tensor_parallel
+        gathered = bench.normal(point.sequences, vocabulary) if bench.tensor_parallel > 1 else None
+        inputs = (self.hidden, self.residual, rows, self.norm_weight)
+        return [partial(sample_greedily, *inputs, head, bench.fused, gathered) for head in self.heads]
 
 
 BUILDERS: dict[str, Callable[[Bench], Operator]] = {
@@ -220,8 +271,13 @@ BUILDERS: dict[str, Callable[[Bench], Operator]] = {
 }
 
 
-def needed_bytes(shape: ModelShape, max_tokens: int, l2_bytes: int, element_bytes: int) -> int:
-    """Memory of the largest operator: its weights, in as many copies as are timed, and its activations."""
+def needed_bytes(
+    shape: ModelShape, max_tokens: int, l2_bytes: int, element_bytes: int, tensor_parallel: int = 1
+) -> int:
+    """Memory of the largest operator: its weights, in as many copies as are timed, and its activations.
+
+    `shape` is that of one of `tensor_parallel` ranks.
+    """
     wide = shape.intermediate_size * (2 if shape.gated_mlp else 1)
     weights = {
         "mlp": (wide + shape.intermediate_size) * shape.hidden_size,
@@ -229,5 +285,6 @@ def needed_bytes(shape: ModelShape, max_tokens: int, l2_bytes: int, element_byte
         "qkv_proj": shape.qkv_features * shape.hidden_size,
     }
     largest = max(count * element_bytes * copies_of(count * element_bytes, l2_bytes) for count in weights.values())
-    activations = max_tokens * (2 * wide + 3 * shape.hidden_size) + min(max_tokens, 1024) * shape.vocab_size
+    logits = shape.vocab_size * (1 if tensor_parallel == 1 else 1 + tensor_parallel)  # its own, and all gathered
+    activations = max_tokens * (2 * wide + 3 * shape.hidden_size) + min(max_tokens, 1024) * logits
     return largest + activations * element_bytes

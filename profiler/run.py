@@ -35,6 +35,7 @@ from simulator.models import ModelShape, load_model
 WARM_GPU_S = 2.5
 KV_SHARE = 0.6  # of the free memory, for the one layer's KV cache
 LEAST_KV_TOKENS = 32_768
+RANK_NOTE = "one of {} ranks, alone: the all-reduces between them and the all-gather of logits are not in these times"
 GIB = 2**30
 
 
@@ -48,6 +49,8 @@ class Options:
     attention: str = "auto"
     max_tokens: int = 8192
     max_kv_tokens: int = 700_000
+    tensor_parallel: int = 1
+    dtype: str | None = None
     budget: float | None = None
     quick: bool = False
     resume: bool = False
@@ -58,7 +61,16 @@ class Options:
     def command(self) -> str:
         """The command that repeats the measurement; files by name only."""
         words = ["profile-gpu", "--model", Path(self.model).name, "--attention", self.attention]
-        for name in ("device", "max_tokens", "max_kv_tokens", "budget", "quick", "resume"):
+        for name in (
+            "device",
+            "tensor_parallel",
+            "dtype",
+            "max_tokens",
+            "max_kv_tokens",
+            "budget",
+            "quick",
+            "resume",
+        ):
             value = getattr(self, name)
             if value not in (None, False, type(self).__dataclass_fields__[name].default):
                 words += [
@@ -70,7 +82,10 @@ class Options:
 
 @dataclass(frozen=True)
 class Setup:
-    """A machine that passed the checks: what is measured on it, and what the table will say about it."""
+    """A machine that passed the checks: what is measured on it, and what the table will say about it.
+
+    `shape` is that of one rank; `metadata.model` is the whole model's.
+    """
 
     shape: ModelShape
     backend: AttentionBackend
@@ -85,6 +100,8 @@ def profile(options: Options, started_s: float) -> None:
     shape = load_model(options.model)
     machine.require_torch(options.device)
     setup = prepare(options, shape)
+    for approximation in shape.approximations:
+        _tell(options, f"note: {approximation}")
     points = plan(setup.limits, coarse=options.quick)
     measured = resume(options.out, setup.metadata) if options.resume else Measured()
     _tell(
@@ -132,10 +149,11 @@ def prepare(options: Options, shape: ModelShape) -> Setup:
     """Choose kernels, check that they are right and that memory suffices. Raises InputError where not."""
     import torch
 
-    device, dtype = options.device, machine.dtype_of(options.device)
+    device, dtype = options.device, machine.dtype_of(options.device, options.dtype)
+    whole, shape = shape, shape.shard(options.tensor_parallel, "--tp")
     torch.manual_seed(0)
     gpu = machine.describe(device)
-    backend = choose_attention(options.attention, device)
+    backend = choose_attention(options.attention, device, dtype)
     fused, fused_note = choose_fused(device)
     limits, memory_note = limits_of(options, shape, backend.page_size, gpu.l2_bytes or 0, dtype.itemsize)
     fused_error = check_fused(fused, device, dtype)
@@ -151,14 +169,15 @@ def prepare(options: Options, shape: ModelShape) -> Setup:
         if device == "cuda"
         else "a trial on a CPU",
         *([memory_note] if memory_note else []),
+        *([RANK_NOTE.format(options.tensor_parallel)] if options.tensor_parallel > 1 else []),
     ]
     version = options.attention_version if backend.version == "unknown" else None
     metadata = TableMetadata(
         gpu=gpu,
-        model=shape,
+        model=whole,
         attention=Attention(backend.name, version or backend.version),
         dtype=str(dtype).removeprefix("torch."),
-        tensor_parallel=1,
+        tensor_parallel=options.tensor_parallel,
         page_size=backend.page_size,
         torch=str(torch.__version__),
         cuda=torch.version.cuda,
@@ -176,7 +195,7 @@ def limits_of(
 ) -> tuple[Limits, str | None]:
     """The grid that fits into free memory, with a note where that cuts it. InputError if nothing would."""
     free = machine.free_bytes(options.device)
-    needed = needed_bytes(shape, options.max_tokens, l2_bytes, element_bytes)
+    needed = needed_bytes(shape, options.max_tokens, l2_bytes, element_bytes, options.tensor_parallel)
     entry_bytes = layer_bytes_per_token(shape, element_bytes)
     room = int(KV_SHARE * free) // entry_bytes
     least = min(LEAST_KV_TOKENS, options.max_kv_tokens)
@@ -235,8 +254,9 @@ def _measure(
 
 
 def _workshop(options: Options, setup: Setup, clocks: machine.ClockSampler) -> Workshop:
-    dtype, l2_bytes = machine.dtype_of(options.device), setup.metadata.gpu.l2_bytes or 0
-    bench = Bench(setup.shape, options.device, dtype, setup.fused, options.max_tokens, l2_bytes)
+    dtype, l2_bytes = machine.dtype_of(options.device, options.dtype), setup.metadata.gpu.l2_bytes or 0
+    ranks = options.tensor_parallel
+    bench = Bench(setup.shape, options.device, dtype, setup.fused, options.max_tokens, l2_bytes, ranks)
     pages = setup.limits.max_kv_tokens // setup.backend.page_size
 
     def make_attention() -> PagedAttention:

@@ -168,6 +168,26 @@ def test_flash_attention_3_gets_used_lengths_and_one_schedule_a_step(monkeypatch
     assert len(schedules) == 1
 
 
+@pytest.mark.parametrize("dtype", [None, "bfloat16", "float16"])
+def test_flash_attention_3_schedules_for_the_type_it_runs_in(monkeypatch, dtype):
+    """bfloat16 unless told; and for the heads of the shape given, those of a shard."""
+    import torch
+
+    given = {}
+    flash = _stub(
+        monkeypatch,
+        "vllm.vllm_flash_attn",
+        flash_attn_varlen_func=None,
+        get_scheduler_metadata=lambda **keys: given.update(keys),
+        is_fa_version_supported=lambda version: version == 3,
+    )
+    _stub(monkeypatch, "vllm", vllm_flash_attn=flash)
+    backend = choose_attention("fa3", "cuda", None if dtype is None else getattr(torch, dtype))
+    backend.prepare(_random_step(HYBRID, backend.page_size)[0], TINY.shard(2), "cpu")
+    assert given["qkv_dtype"] == getattr(torch, dtype or "bfloat16")
+    assert (given["num_heads_q"], given["num_heads_kv"]) == (3, 1)
+
+
 def test_fa3_on_a_gpu_that_cannot_run_it_says_why(monkeypatch):
     """vLLM's own reason is passed on."""
     flash = _stub(
