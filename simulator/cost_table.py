@@ -9,8 +9,12 @@ One row is one measured point of one operator. Times are of one call of the oper
 | `lm_head` (final norm, LM head, greedy sampling) | `sequences` |
 | `attention` | `prefills` sequences of `prefill_tokens` new tokens each after `prefill_context` cached ones, and `decodes` sequences that each attend to `decode_context` entries, their own new token included |
 
-`mlp` is the whole gated (or plain) MLP. `elementwise` is everything else of a layer, fused as engines fuse it: both
-RMS norms with their residual adds, rotary embedding and the KV-cache write.
+`mlp` is the whole gated (or plain) MLP. `elementwise` is everything else of a layer, fused as engines fuse it: norms
+with their residual adds, rotary embedding and the KV-cache write. Learned positions belong to `embedding`.
+
+Above a `tensor_parallel` of 1 the times are those of one rank's shapes (`ModelShape.shard`), while `model` is the whole.
+What ranks exchange is not in the table: two all-reduces of (tokens, hidden) a layer and one after the embedding, and
+the all-gather of logits, of which `lm_head` samples.
 """
 
 import csv

@@ -51,7 +51,9 @@ FAMILIES: dict[str, Family] = {
     "nemotron": Family(gated_mlp=False),
     "arcee": Family(gated_mlp=False),
     "stablelm": _LLAMA,
-    "bloom": Family(gated_mlp=False, tie_word_embeddings=True, position_embedding="alibi"),
+    "bloom": Family(
+        gated_mlp=False, tie_word_embeddings=True, position_embedding="alibi", defaults={"seq_length": 2048}
+    ),
     "mpt": Family(
         gated_mlp=False,
         tie_word_embeddings=True,
