@@ -3,14 +3,17 @@
 Matrix products run in tiles, so their time climbs in steps: every multiple of 64 up to 1024 tokens is
 measured, and the token after each, where a new tile begins; further up the grid is coarser. Attention is
 measured over chunk x context, decode batch x context and, because a kernel may do badly on both at once, over
-mixed batches. Attention has cliffs of its own where a chunk's tiles no longer fit the
-multiprocessors at once. A coarse pass over all operators comes first, so that a table cut short is coarse rather than
+mixed batches. Attention has cliffs of its own where a chunk's tiles no longer fit the multiprocessors at once
+(`chunk_sizes`). A coarse pass over all operators comes first, so that a table cut short is coarse rather than
 lopsided.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
+from math import ceil
+
+from simulator.attention.kernels import Kernel
 
 LINEAR_OPERATORS = ("qkv_proj", "o_proj", "mlp")
 
@@ -27,13 +30,15 @@ class Point:
     prefill_context: int = 0
     decodes: int = 0
     decode_context: int = 0
+    decode_longest: int = 0
 
     def __str__(self) -> str:
         if self.operator != "attention":
             return f"{self.operator} of {self.tokens or self.sequences}"
         parts = []
         if self.decodes:
-            parts.append(f"{self.decodes} decodes at {self.decode_context}")
+            longest = f" (to {self.decode_longest})" if self.decode_longest else ""
+            parts.append(f"{self.decodes} decodes at {self.decode_context}{longest}")
         if self.prefills:
             parts.append(f"{self.prefills} x {self.prefill_tokens} after {self.prefill_context}")
         return "attention of " + " + ".join(parts)
@@ -63,13 +68,11 @@ SMOOTH_TOKENS = (
     2048, 2560, 3072, 3584, 4096, 5120, 6144, 7168, 8192,
 )  # fmt: skip
 SEQUENCES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 65, 96, 128, 129, 160, 192, 256, 257, 320, 384, 512, 768, 1024)
-CHUNKS = (
-    16, 32, 64, 96, 128, 129, 192, 193, 256, 257, 320, 384, 385, 448, 512, 513, 640, 768, 769, 896, 1024, 1025,
-    1280, 1536, 2048, 3072, 4096, 6144, 8192,
-)  # fmt: skip
+COARSE_CHUNKS = (16, 64, 256, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 PREFILL_CONTEXTS = (0, 256, 512, 1024, 2048, 4096, 8192, 16384)
-DECODES = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 160, 192, 256, 384, 512, 768, 1024)
-DECODE_CONTEXTS = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+DECODES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)
+DECODE_CONTEXTS = (16, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+MOST_CELLS = 14  # of a kernel's smallest tiles, whose every edge is measured
 
 _COARSE_TOKENS = {1, 16, 64, 128, 256, 257, 384, 512, 513, 1024, 2048, 4096, 8192}
 _COARSE_CHUNKS = {64, 256, 512, 2048, 8192}
@@ -85,54 +88,61 @@ def token_points(max_tokens: int) -> Iterator[Point]:
         yield from (Point(operator, tokens=count) for count in SMOOTH_TOKENS if count <= max_tokens)
 
 
-def prefill_points() -> Iterator[Point]:
+def chunk_sizes(kernel: Kernel) -> list[int]:
+    """Tokens of a chunk: a coarse grid, and both sides of where the kernel's schedule changes.
+
+    While its tiles fill less than 80 % of the multiprocessors a kernel may split the keys, differently for each number
+    of tiles; later, time jumps where the tiles need another wave.
+    """
+    form = kernel.mixed
+    cells = ceil(0.8 * form.slots / form.heads) if form.dynamic_splits else 0
+    step = max(ceil(cells / MOST_CELLS), 1)
+    waves = (kernel.multiprocessors * wave // form.heads for wave in range(1, 7))
+    edges = {form.tokens * tiles for tiles in (*range(step, cells + 1, step), *waves) if tiles}
+    return sorted({*COARSE_CHUNKS, *edges, *(edge + 1 for edge in edges)})
+
+
+def prefill_points(kernel: Kernel) -> Iterator[Point]:
     """Chunk x context; and several prompts in one call."""
-    for tokens, context in product(CHUNKS, PREFILL_CONTEXTS):
+    for tokens, context in product(chunk_sizes(kernel), PREFILL_CONTEXTS):
         yield Point("attention", prefills=1, prefill_tokens=tokens, prefill_context=context)
-    for prefills, tokens, context in product((2, 4), (128, 512, 1024), (0, 1024)):
+    for prefills, tokens, context in product((2, 4), (64, 128, 512, 1024), (0, 1024)):
         yield Point("attention", prefills=prefills, prefill_tokens=tokens, prefill_context=context)
 
 
-def decode_points() -> Iterator[Point]:
-    """Decode batch x context."""
-    for decodes, context in product(DECODES, DECODE_CONTEXTS):
+def decode_points(kernel: Kernel) -> Iterator[Point]:
+    """Decode batch x context, with both sides of where the kernel stops splitting; and contexts that differ."""
+    edge = ceil(0.8 * kernel.alone.slots / kernel.alone.heads)
+    counts = sorted({*DECODES, *((edge - 1, edge) if kernel.alone.uniform_splits and edge > 1 else ())})
+    for decodes, context in product(counts, DECODE_CONTEXTS):
         yield Point("attention", decodes=decodes, decode_context=context)
+    for decodes, context, ratio in product((4, 16, 32, 64, 128, 256), (512, 1536), (2.5, 6, 12)):
+        if ratio < 0.8 * decodes:
+            yield Point("attention", decodes=decodes, decode_context=context, decode_longest=int(ratio * context))
 
 
 def hybrid_points() -> Iterator[Point]:
-    """Decodes together with one chunk: at context 0 broadly, later in a prompt on a subset.
-
-    A few short decodes beside a chunk late in its prompt show what the chunk loses by company: a kernel that
-    splits a lone chunk's context over idle multiprocessors may no longer do so.
-    """
-    decodes, contexts = (1, 4, 16, 32, 64, 128, 192, 256), (128, 512, 1024, 2048, 4096)
-    for batch, context, tokens in product(decodes, contexts, (64, 256, 512, 1024, 2048)):
-        yield Point("attention", decodes=batch, decode_context=context, prefills=1, prefill_tokens=tokens)
-    for batch, context, tokens, before in product((16, 64, 128, 256), (512, 1024, 2048), (256, 1024), (1024, 4096)):
+    """Decodes together with one chunk, every other time with contexts that differ."""
+    chunks = ((0, 64), (0, 256), (0, 512), (0, 1024), (0, 2048), (1024, 256), (4096, 128), (4096, 512))
+    for place, (decodes, context, (before, tokens)) in enumerate(
+        product((1, 4, 16, 32, 64, 128, 256), (512, 1536), chunks)
+    ):
+        unlike = decodes > 8 and (place + place // len(chunks)) % 2
         yield Point(
             "attention",
-            decodes=batch,
+            prefills=1,
+            prefill_tokens=tokens,
+            prefill_context=before,
+            decodes=decodes,
             decode_context=context,
-            prefills=1,
-            prefill_tokens=tokens,
-            prefill_context=before,
-        )
-
-    for tokens, before in product((64, 128, 256, 257, 512, 513, 1024, 2048), (1024, 4096, 8192)):
-        yield Point(
-            "attention",
-            decodes=16,
-            decode_context=128,
-            prefills=1,
-            prefill_tokens=tokens,
-            prefill_context=before,
+            decode_longest=5 * context if unlike else 0,
         )
 
 
-def plan(limits: Limits, coarse: bool = False) -> list[Point]:
+def plan(limits: Limits, kernel: Kernel, coarse: bool = False) -> list[Point]:
     """The points in order: a coarse pass over every operator, then, unless `coarse`, all the others."""
     sequences = (Point("lm_head", sequences=count) for count in SEQUENCES if count <= limits.max_tokens)
-    attention = (*prefill_points(), *decode_points(), *hybrid_points())
+    attention = (*prefill_points(kernel), *decode_points(kernel), *hybrid_points())
     points = [
         *token_points(limits.max_tokens),
         *sequences,

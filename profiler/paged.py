@@ -6,6 +6,7 @@ times the L2.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +16,7 @@ from profiler.batch import Scheduled, VarlenBatch, chunk, decode, pages_of, shar
 from profiler.fused import relative_error
 from profiler.grid import Point
 from profiler.timing import Call
+from simulator.attention.contexts import spread_contexts
 from simulator.errors import InputError
 from simulator.models import ModelShape
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     import torch
 
 MOST_COPIES = 256
+ORDERS = 4
 L2_MULTIPLE = 3
 
 
@@ -30,9 +33,16 @@ def layer_bytes_per_token(shape: ModelShape, element_bytes: int) -> int:
     return 2 * shape.num_key_value_heads * shape.head_dim * element_bytes
 
 
-def scheduled_of(point: Point) -> list[Scheduled]:
-    """The batch that an attention point of the table stands for: decodes first, as vLLM orders them."""
-    decodes = [decode(point.decode_context) for _ in range(point.decodes)]
+def scheduled_of(point: Point, random: np.random.Generator | None = None) -> list[Scheduled]:
+    """The batch that an attention point of the table stands for: decodes first, as vLLM orders them.
+
+    Contexts that differ come in random order.
+    """
+    contexts = [point.decode_context] * point.decodes
+    if point.decode_longest:
+        unlike = spread_contexts(point.decodes, point.decode_context, point.decode_longest).round().astype(int)
+        contexts = (unlike if random is None else random.permutation(unlike)).tolist()
+    decodes = [decode(context) for context in contexts]
     end = point.prefill_context + point.prefill_tokens
     chunks = [chunk(point.prefill_context, point.prefill_tokens, end) for _ in range(point.prefills)]
     return decodes + chunks
@@ -65,23 +75,27 @@ class PagedAttention:
         """Calls of the point's batch, each on other pages. ValueError if the cache is too small for one."""
         import torch
 
-        scheduled = scheduled_of(point)
-        page_lists = self._page_lists(scheduled)
-        batch = VarlenBatch.build(scheduled, self.backend.page_size, page_lists[0])
-        attend = self.backend.prepare(batch, self.shape, self.device)
-        tables = torch.from_numpy(np.stack([table_of(pages) for pages in page_lists])).to(self.device)
+        orders = ORDERS if point.decode_longest else 1  # what is late in the batch matters, so the mean over some
+        batches = [scheduled_of(point, self.random) for _ in range(orders)]
+        page_lists = self._page_lists(batches[0])
         q = torch.randn(
-            batch.tokens,
+            sum(one.new for one in batches[0]),
             self.shape.num_attention_heads,
             self.shape.head_dim,
             device=self.device,
             dtype=self.dtype,
         )
-
-        def call_on(table: "torch.Tensor") -> Call:
-            return lambda: attend(q, self.key_cache, self.value_cache, table)
-
-        return [call_on(table) for table in tables]
+        calls: list[Call] = []
+        for place, scheduled in enumerate(batches):
+            for pages in page_lists[place::orders] or page_lists[:1]:
+                free = [page for own in pages for page in own]
+                batch = VarlenBatch.build(
+                    scheduled, self.backend.page_size, share_pages(scheduled, self.backend.page_size, free)
+                )
+                attend = self.backend.prepare(batch, self.shape, self.device)
+                table = torch.from_numpy(batch.block_table).to(self.device)
+                calls.append(partial(attend, q, self.key_cache, self.value_cache, table))
+        return calls
 
     def _page_lists(self, scheduled: list[Scheduled]) -> list[list[list[int]]]:
         """Disjoint random pages for as many copies of the batch as exceed the L2, or as fit."""

@@ -60,11 +60,11 @@ class Effort:
     `rest`: the GPU's rest before each replay, as a share of the replay's time.
     """
 
-    warmup_ms: float = 60.0
-    measure_ms: float = 40.0
-    least_repeats: int = 10
+    warmup_ms: float = 12.0
+    measure_ms: float = 30.0
+    least_repeats: int = 7
     most_repeats: int = 40
-    rest: float = 0.15
+    rest: float = 0.5
     graph_us: float = 2500.0
     most_calls: int = 256
     noisy_spread: float = 0.02
@@ -76,7 +76,7 @@ class Effort:
         return min(max(wanted, self.least_repeats), times * self.most_repeats)
 
 
-QUICK = Effort(warmup_ms=30.0, measure_ms=25.0, least_repeats=7, noisy_spread=0.04)
+QUICK = Effort(measure_ms=15.0, least_repeats=5, noisy_spread=0.04)
 ON_CPU = Effort(warmup_ms=0.0, measure_ms=2.0, least_repeats=3, most_repeats=7, noisy_spread=float("inf"))
 
 _SLEEP_CYCLES_PER_MS = 1_800_000  # of the SM clock, about

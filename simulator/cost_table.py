@@ -7,7 +7,8 @@ One row is one measured point of one operator. Times are of one call of the oper
 | --- | --- |
 | `qkv_proj`, `o_proj`, `mlp`, `elementwise`, `embedding` | `tokens` of the step |
 | `lm_head` (final norm, LM head, greedy sampling) | `sequences` |
-| `attention` | `prefills` sequences of `prefill_tokens` new tokens each after `prefill_context` cached ones, and `decodes` sequences that each attend to `decode_context` entries, their own new token included |
+| `attention` | `prefills` sequences of `prefill_tokens` new tokens each after `prefill_context` cached ones, and `decodes` sequences that each attend to `decode_context` entries, their own new token included; `decode_longest` the longest of them where they differ (`simulator.attention.contexts`), `decode_context` being their mean |
+| `layer` | `tokens` of one prompt: a whole layer, in a run as long as the step of all layers |
 
 `mlp` is the whole gated (or plain) MLP. `elementwise` is everything else of a layer, fused as engines fuse it: norms
 with their residual adds, rotary embedding and the KV-cache write. Learned positions belong to `embedding`.
@@ -31,6 +32,7 @@ import yaml
 from annotated_types import Ge, Gt
 from numpy.typing import NDArray
 
+from simulator.attention.kernel_times import KernelTimes
 from simulator.bundled import bundled_files, resolve
 from simulator.errors import InputError, nearest
 from simulator.models import ModelShape
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 TOKEN_OPERATORS = ("qkv_proj", "o_proj", "mlp", "elementwise", "embedding")
-OPERATORS = (*TOKEN_OPERATORS, "lm_head", "attention")
+OPERATORS = (*TOKEN_OPERATORS, "lm_head", "attention", "layer")
 PLACE_COLUMNS = (
     "tokens",
     "sequences",
@@ -51,9 +53,11 @@ PLACE_COLUMNS = (
     "prefill_context",
     "decodes",
     "decode_context",
+    "decode_longest",
 )
 TIME_COLUMNS = ("time_us", "p10_us", "p90_us")
 COLUMNS = ("operator", *PLACE_COLUMNS, *TIME_COLUMNS, "repeats", "sm_mhz")
+OPTIONAL_COLUMNS = ("decode_longest", "repeats", "sm_mhz")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,8 @@ class TableMetadata:
     noise: dict[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     seconds: Annotated[float, Gt(0)] | None = None
+    attention_model: KernelTimes | None = None
+    """Constants of the attention kernel's replay, fitted to the rows."""
 
 
 def write_table(path: Path, rows: "pd.DataFrame", metadata: TableMetadata) -> None:
@@ -176,7 +182,7 @@ def _checked_rows(
     `numbered` are the rows with their lines.
     """
     for column in COLUMNS:
-        if column not in header and column not in ("repeats", "sm_mhz"):
+        if column not in header and column not in OPTIONAL_COLUMNS:
             raise InputError(f"column missing; {nearest(column, header, 'columns')}", path=path, key=column)
         if header.count(column) > 1:
             raise InputError("the column is there twice; remove one", path=path, key=column)
@@ -194,6 +200,9 @@ def _checked_rows(
             raise InputError(f'unknown operator "{shown}"; {hint}', path=path, line=line, key="operator")
     rows: dict[str, NDArray[Any]] = {"operator": np.array(fields_of["operator"])}
     for column in (*PLACE_COLUMNS, *TIME_COLUMNS):
+        if column not in header:
+            rows[column] = np.zeros(len(numbered), dtype=np.int64)
+            continue
         numbers = _measures(zip(lines, fields_of[column], strict=True), column, path)
         rows[column] = np.array(numbers, dtype=np.int64 if column in PLACE_COLUMNS else np.float64)
     for column in ("repeats", "sm_mhz"):

@@ -1,6 +1,5 @@
 """Prices of steps in integer nanoseconds: a linear form for tests and teaching; `table_costs` for measured tables."""
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
@@ -11,36 +10,35 @@ from annotated_types import Ge, Le
 Nanoseconds = Annotated[int, Ge(0), Le(10**12)]
 
 
-class DecodeLine(NamedTuple):
-    """Price of a step that only decodes, in nanoseconds: int(constant + slope x sum of contexts after the step), by
-    pieces. Piece i > 0 begins at `starts[i - 1]`; above `measured_to` the price is a continued trend."""
+class DecodePiece(NamedTuple):
+    """Price of a step that only decodes, in nanoseconds: int(constant + slope x sum of contexts after the step).
 
-    starts: list[int]
-    constants: list[float]
-    slopes: list[float]
+    It holds as all contexts grow alike, for sums below `until`; above `measured_to` it continues a trend.
+    """
+
+    constant: float
+    slope: float
+    until: float
     measured_to: float
-
-    def price(self, decode_context: int) -> int:
-        """Nanoseconds of one step."""
-        piece = bisect_right(self.starts, decode_context)
-        return int(self.constants[piece] + self.slopes[piece] * decode_context)
 
 
 class StepCosts(Protocol):
-    """Prices of steps in integer nanoseconds."""
+    """Prices of steps in integer nanoseconds.
 
-    def step_ns(self, decodes: int, decode_context: int, chunks: Sequence[tuple[int, int]]) -> int:
-        """GPU time of a step of `decodes` decodes whose context lengths after the step sum to `decode_context`, and
-        of prefill chunks `(context_before, tokens)`. O(chunks)."""
+    Of `decodes` decodes they know the sum of the context lengths after the step, `decode_context`, and the longest.
+    """
+
+    def step_ns(self, decodes: int, decode_context: int, longest: int, chunks: Sequence[tuple[int, int]]) -> int:
+        """GPU time of a step of decodes and of prefill chunks `(context_before, tokens)`. O(chunks)."""
         ...
 
-    def decode_line(self, decodes: int) -> DecodeLine:
-        """GPU time of a step of `decodes` decodes alone."""
+    def decode_piece(self, decodes: int, decode_context: int, longest: int) -> DecodePiece:
+        """GPU time of a step of decodes alone, and of those that follow."""
         ...
 
     def count_beyond(self, decodes: int, decode_context: int, steps: int) -> None:
         """Note that of `steps` steps of `decodes` decodes alone, up to one of `decode_context`, the last at least was
-        beyond what its line was measured for."""
+        beyond what its price was measured for."""
         ...
 
 
@@ -56,7 +54,13 @@ class LinearCosts:
         if not (self.fixed_ns or self.per_token_ns):
             raise ValueError("a step must cost something: fixed_ns or per_token_ns above 0")
 
-    def step_ns(self, decodes: int, decode_context: int, chunks: Sequence[tuple[int, int]]) -> int:
+    def step_ns(
+        self,
+        decodes: int,
+        decode_context: int,
+        longest: int,  # noqa: ARG002 - the interface
+        chunks: Sequence[tuple[int, int]],
+    ) -> int:
         """See `StepCosts.step_ns`."""
         tokens, context = decodes, decode_context
         for before, new in chunks:
@@ -64,9 +68,9 @@ class LinearCosts:
             context += before + new
         return self.fixed_ns + self.per_token_ns * tokens + self.per_context_token_ns * context
 
-    def decode_line(self, decodes: int) -> DecodeLine:
-        """See `StepCosts.decode_line`."""
-        return DecodeLine([], [self.fixed_ns + self.per_token_ns * decodes], [self.per_context_token_ns], inf)
+    def decode_piece(self, decodes: int, decode_context: int, longest: int) -> DecodePiece:  # noqa: ARG002 - as above
+        """See `StepCosts.decode_piece`."""
+        return DecodePiece(self.fixed_ns + self.per_token_ns * decodes, self.per_context_token_ns, inf, inf)
 
     def count_beyond(self, decodes: int, decode_context: int, steps: int) -> None:
         """Nothing is beyond a formula."""

@@ -3,8 +3,11 @@
 A *decode clock* ticks once in each iteration that decodes. A request whose context is c when it joins at clock t has
 context c - t + clock ever after, so `birth = c - t` never changes: the sum of contexts is a sum of births plus
 count x clock, and the requests that fill their last block at a given clock are those with birth = -clock modulo the
-block size.
+block size. The longest context is that of the greatest birth, at the top of a heap from which those who have left are
+removed only once they come up: O(log n) a request.
 """
+
+from heapq import heappop, heappush
 
 from simulator.core import DECODING, Request
 
@@ -12,7 +15,18 @@ from simulator.core import DECODING, Request
 class Decodes:
     """Clock, counts and sums of the cohort; contexts in tokens."""
 
-    __slots__ = ("_block_size", "birth_sum", "clock", "count", "finish_at", "groups", "late", "openers")
+    __slots__ = (
+        "_block_size",
+        "_births",
+        "_joined",
+        "birth_sum",
+        "clock",
+        "count",
+        "finish_at",
+        "groups",
+        "late",
+        "openers",
+    )
 
     def __init__(self, block_size: int) -> None:
         self.clock = 0
@@ -23,6 +37,8 @@ class Decodes:
         self.groups: list[dict[Request, None]] | None = None
         """Who opens a block when, where blocks have identities: members by the index of `openers`."""
         self._block_size = block_size
+        self._births: list[tuple[int, int, Request]] = []
+        self._joined = 0
         self.finish_at: dict[int, list[Request]] = {}
         """Who gets the last token in the tick that brings the clock to the key."""
         self.late: dict[int, list[Request]] = {}
@@ -40,6 +56,8 @@ class Decodes:
         if self.groups is not None:
             self.groups[birth % self._block_size][request] = None
         self.birth_sum += birth
+        self._joined += 1
+        heappush(self._births, (-birth, self._joined, request))
         if end in self.finish_at:
             self.finish_at[end].append(request)
         else:
@@ -71,6 +89,15 @@ class Decodes:
         for request in finished:
             self._retire(request)
         return finished
+
+    def longest(self) -> int:
+        """The longest context of all, now; there must be one."""
+        births = self._births
+        negative, _, request = births[0]
+        while request.state != DECODING or request.birth != -negative:
+            heappop(births)
+            negative, _, request = births[0]
+        return self.clock - negative
 
     def blocks_to_open(self) -> int:
         """Blocks that the next tick takes."""

@@ -6,7 +6,6 @@ the order in which they were scheduled. Ordinary steps touch the prefill chunks 
 never each running decode.
 """
 
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 
@@ -60,7 +59,7 @@ class Scheduler:
         self.policy = policy
         self._plan, self._rejects, self._reserve_tokens = policy.plan, policy.rejects, policy.reserve_tokens
         self._step_ns = costs.step_ns
-        self._decode_line, self._count_beyond = costs.decode_line, costs.count_beyond
+        self._decode_piece, self._count_beyond = costs.decode_piece, costs.count_beyond
         self._model_length = policy.model_length
         self._give_up = give_up_on_impossible
         self._block_size = block_size
@@ -131,10 +130,11 @@ class Scheduler:
         chosen = batch.decodes
         irregular = chosen or batch.preempted or batch.rejected or self._prefixes is not None
         sitting_out = self._prepare(batch) if irregular else ()
-        count, context, finishing = decodes.count, 0, None
+        count, context, longest, finishing = decodes.count, 0, 0, None
         if count and (chosen is None or chosen):
             view.free_blocks -= decodes.blocks_to_open()
             context = decodes.birth_sum + count * (decodes.clock + 1)
+            longest = decodes.longest() + 1
             self.kv_tokens += count
             self._last_tick = iteration
             if decodes.advance():
@@ -151,9 +151,9 @@ class Scheduler:
                 prefill_tokens += tokens
                 if request.state == FINISHING:
                     finishing = [*(finishing or ()), request]
-            end_ns = start_ns + self._step_ns(count, context, priced)
+            end_ns = start_ns + self._step_ns(count, context, longest, priced)
         elif count or batch.preempted or batch.rejected:
-            end_ns = start_ns + self._step_ns(count, context, ())
+            end_ns = start_ns + self._step_ns(count, context, longest, ())
         else:
             raise PolicyError(f"{self._name} returned an empty batch; return None to schedule nothing")
         if finishing:
@@ -194,10 +194,8 @@ class Scheduler:
             stop = clock + finishing[0][0] + depth - self.iterations if finishing else _NO_END
             count, free_blocks, end_ns = decodes.count, view.free_blocks, ends_ns[-1]
             context = decodes.birth_sum + count * clock
-            starts, constants, slopes, measured_to = self._decode_line(count)
-            piece = bisect_right(starts, context + count)
-            constant, slope = constants[piece], slopes[piece]
-            next_piece = starts[piece] if piece < len(starts) else _NO_END
+            longest = decodes.longest() - clock
+            constant, slope, until, measured_to = self._decode_piece(count, context + count, longest + clock + 1)
             while clock < stop and ends_ns[-depth] < until_ns:
                 opened = openers[-clock % block_size]
                 if free_blocks <= opened:
@@ -205,10 +203,8 @@ class Scheduler:
                 clock += 1
                 free_blocks -= opened
                 context += count
-                if context >= next_piece:
-                    piece = bisect_right(starts, context)
-                    constant, slope = constants[piece], slopes[piece]
-                    next_piece = starts[piece] if piece < len(starts) else _NO_END
+                if context >= until:
+                    constant, slope, until, measured_to = self._decode_piece(count, context, longest + clock)
                 end_ns += int(constant + slope * context)
                 log_end(end_ns)
                 log_free(free_blocks)

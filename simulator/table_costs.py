@@ -2,9 +2,8 @@
 
 A step costs embedding + layers x (linear operators + elementwise + attention) + LM head. The linear part is looked up
 by the step's tokens, piecewise linear between measured points: where both n and n + 1 were measured, a tile cliff
-between them stays a cliff. Attention is interpolated on its measured surfaces: prefill chunk x context, decodes x mean
-context, and for hybrid steps what the decodes add to a prefill in the same kernel call. A price needs O(chunks) work
-and never looks at single decodes.
+between them stays a cliff. Attention is priced by `simulator.attention`. A step that takes longer than the GPU can keep
+its clocks up takes longer still by a measured factor. A price needs O(chunks) work and never looks at single decodes.
 
 Outside the measured grid the nearest measured trend is continued; `GridRange` says where that begins,
 and `steps_beyond_*` count the steps whose contexts were concerned.
@@ -13,15 +12,18 @@ and `steps_beyond_*` count the steps whose contexts were concerned.
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from math import log
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.attention.calls import MeasuredCall, guess_times
+from simulator.attention.kernels import Kernel, kernel_of
+from simulator.attention.prices import AttentionPrices, Correction, replay_decodes
+from simulator.attention.kernel_times import KernelTimes
+from simulator.attention.surfaces import PrefillSurface
 from simulator.cost_table import TOKEN_OPERATORS, CostTable
-from simulator.costs import DecodeLine
+from simulator.costs import DecodePiece
 from simulator.errors import InputError
 from simulator.trace import Floats
 
@@ -44,16 +46,12 @@ class TableCosts:
 
     def __init__(self, table: CostTable) -> None:
         rows, layers = table.rows, table.metadata.model.num_hidden_layers
-        self._token_ns = _token_prices(rows, layers, table.name)
+        self._token_ns = _token_prices(rows, TOKEN_OPERATORS, layers, table.name)
+        self._embedding_ns = _token_prices(rows, ("embedding",), layers, table.name)
         self._sequence_ns = _sequence_prices(rows, table.name)
+        self._attention = attention_prices(table)
+        self._layers_ns = layers * _NS_PER_US
         attention = _only(rows, rows["operator"] == "attention")
-        with_prefill, with_decodes = attention["prefills"] > 0, attention["decodes"] > 0
-        scale = layers * _NS_PER_US
-        self._prefill = PrefillSurface(_only(attention, with_prefill & ~with_decodes), scale, table.name)
-        self._decode = DecodeSurface(_only(attention, with_decodes & ~with_prefill), scale, table.name)
-        hybrid = _only(attention, with_decodes & with_prefill)
-        self._riding = _riding_surface(hybrid, self._prefill, scale, self._decode, table.name)
-        self._decode_lines: dict[int, DecodeLine] = {}
         self.grid = GridRange(
             int(rows["tokens"].max()),
             int(rows["sequences"].max()),
@@ -64,51 +62,46 @@ class TableCosts:
         self._longest_decode = self.grid.decode_context
         self.steps_beyond_prefill_context = 0
         self.steps_beyond_decode_context = 0
+        self._slowed = _Slowed([], [])
+        self._slowed = _slowed(self, rows, layers)
 
-    def step_ns(self, decodes: int, decode_context: int, chunks: Sequence[tuple[int, int]]) -> int:
+    def step_ns(self, decodes: int, decode_context: int, longest: int, chunks: Sequence[tuple[int, int]]) -> int:
         """See `StepCosts.step_ns`."""
         if not chunks:
-            return self._decodes_alone_ns(decodes, decode_context) if decodes else 0
+            if not decodes:
+                return 0
+            piece = self.decode_piece(decodes, decode_context, longest)
+            if decode_context > piece.measured_to:
+                self.count_beyond(decodes, decode_context, 1)
+            return int(piece.constant + piece.slope * decode_context)
         if decode_context > decodes * self._longest_decode:
             self.steps_beyond_decode_context += 1
-        tokens, before, attention_ns, prefill_ns = decodes, 0, 0.0, self._prefill.price
+        tokens, before = decodes, 0
         for context, new in chunks:
             tokens += new
             if context > before:
                 before = context
-            attention_ns += prefill_ns(context, new)
         if before > self.grid.prefill_context:
             self.steps_beyond_prefill_context += 1
-        sequences = decodes + len(chunks)
-        if len(chunks) > 1:  # one kernel call, so its fixed cost is paid once
-            attention_ns -= (len(chunks) - 1) * self._prefill.floor_ns
-        if decodes:
-            attention_ns += self._riding.price(decodes, decode_context)
-        if tokens > self.grid.tokens or sequences > self.grid.sequences:
-            return int(self._tokens_ns(tokens) + self._sequences_ns(sequences) + attention_ns)
-        return int(self._token_ns[tokens] + self._sequence_ns[sequences] + attention_ns)
+        attention_ns = self._attention.price(decodes, decode_context, longest, chunks) * self._layers_ns
+        time_ns = self._tokens_ns(tokens) + self._sequences_ns(decodes + len(chunks)) + attention_ns
+        return int(time_ns if time_ns <= self._slowed.from_ns else self._slowed.time(time_ns))
 
-    def decode_line(self, decodes: int) -> DecodeLine:
-        """See `StepCosts.decode_line`."""
-        line = self._decode_lines.get(decodes)
-        if line is None:
-            fixed_ns = self._tokens_ns(decodes) + self._sequences_ns(decodes)
-            starts, constants, slopes = self._decode.line(decodes)
-            constants = [fixed_ns + constant for constant in constants]
-            line = DecodeLine(starts, constants, slopes, decodes * self._longest_decode)
-            self._decode_lines[decodes] = line
-        return line
+    def decode_piece(self, decodes: int, decode_context: int, longest: int) -> DecodePiece:
+        """See `StepCosts.decode_piece`."""
+        constant, slope, until = self._attention.decode_piece(decodes, decode_context, longest)
+        fixed_ns = self._tokens_ns(decodes) + self._sequences_ns(decodes)
+        layers_ns = self._layers_ns
+        return DecodePiece(fixed_ns + constant * layers_ns, slope * layers_ns, until, decodes * self._longest_decode)
+
+    def once_ns(self, tokens: int, sequences: int) -> float:
+        """What a step does once, not in each layer: embedding and LM head."""
+        return self._embedding_ns[min(tokens, len(self._embedding_ns) - 1)] + self._sequences_ns(sequences)
 
     def count_beyond(self, decodes: int, decode_context: int, steps: int) -> None:
         """See `StepCosts.count_beyond`: contexts grew by `decodes` in each step."""
         excess = decode_context - decodes * self._longest_decode
         self.steps_beyond_decode_context += min(steps, -(-excess // decodes))
-
-    def _decodes_alone_ns(self, decodes: int, decode_context: int) -> int:
-        line = self.decode_line(decodes)
-        if decode_context > line.measured_to:
-            self.count_beyond(decodes, decode_context, 1)
-        return line.price(decode_context)
 
     def _tokens_ns(self, tokens: int) -> float:
         prices = self._token_ns
@@ -119,22 +112,92 @@ class TableCosts:
         return prices[sequences] if sequences < len(prices) else _continued(prices, sequences)
 
 
-Line = tuple[list[int], list[float], list[float]]
-"""A piecewise linear function: where each piece but the first begins, and the constant and slope of each."""
+class _Slowed:
+    """What a long step takes: `factors` times the sum of its parts of `times_ns`, straight between and level beyond."""
+
+    def __init__(self, times_ns: Sequence[float], factors: Sequence[float]) -> None:
+        self._times, self._factors = list(times_ns), list(factors)
+        self.from_ns = self._times[0] if self._times else float("inf")
+
+    def time(self, time_ns: float) -> float:
+        """Nanoseconds of a step whose parts sum to `time_ns`."""
+        times, factors = self._times, self._factors
+        above = bisect_right(times, time_ns)
+        if above == len(times):
+            return time_ns * factors[-1]
+        share = (time_ns - times[above - 1]) / (times[above] - times[above - 1])
+        return time_ns * (factors[above - 1] + share * (factors[above] - factors[above - 1]))
 
 
-def line_through(x: Sequence[int], y: Sequence[float]) -> Line:
-    """The line through points of ascending `x` from 0 on and positive `y`.
+def _slowed(costs: TableCosts, rows: "Rows", layers: int) -> _Slowed:
+    """From the rows of whole layers, run for as long as a step: prompts of `tokens` each, none without such rows."""
+    whole = _only(rows, rows["operator"] == "layer")
+    times, factors = [], [1.0]
+    for tokens in np.unique(whole["tokens"]).tolist():
+        measured_us = float(np.median(whole["time_us"][whole["tokens"] == tokens]))
+        apart_ns = costs.step_ns(0, 0, 0, [(0, tokens)])
+        of_layers = apart_ns - costs.once_ns(tokens, 1)
+        times.append(float(apart_ns))
+        factors.append(max(1 + (measured_us * layers * _NS_PER_US - of_layers) / apart_ns, factors[-1]))
+    return _Slowed([times[0] / 2, *times], factors) if times else _Slowed([], [])
 
-    Outside them the nearest piece goes on, but it neither gets below 0 on the left nor falls on the right.
-    """
-    slopes = [(high - low) / (b - a) for (a, b), (low, high) in zip(pairwise(x), pairwise(y), strict=True)] or [0.0]
-    left = max(0.0, y[0] - x[0] * slopes[0])
-    slopes = [(y[0] - left) / x[0] if x[0] else slopes[0], *slopes, max(0.0, slopes[-1])]
-    starts = [(0, left), *zip(x, y, strict=True)]
-    if len(x) == 1:
-        del slopes[1]
-    return list(x), [value - at * slope for (at, value), slope in zip(starts, slopes, strict=True)], slopes
+
+def attention_prices(table: CostTable) -> AttentionPrices:
+    """The prices of attention by the rows of `table`, with its fitted constants or, without them, a guess."""
+    calls = attention_calls(table)
+    kernel = table_kernel(table)
+    prefill = prefill_surface(calls, table.name)
+    if not any(not call.chunks for call in calls):
+        raise InputError("no decode attention rows", path=table.name)
+    times = table.metadata.attention_model or guess_times(kernel, calls)
+    return AttentionPrices(kernel, times, prefill, decode_correction(kernel, times, calls))
+
+
+def table_kernel(table: CostTable) -> Kernel:
+    """The kernel that the table's attention rows were measured with."""
+    metadata = table.metadata
+    shard = metadata.model.shard(metadata.tensor_parallel)
+    return kernel_of(metadata.attention.backend, shard, metadata.gpu.sm_count)
+
+
+def attention_calls(table: CostTable) -> list[MeasuredCall]:
+    """The attention rows of a table."""
+    rows = _only(table.rows, table.rows["operator"] == "attention")
+    names = ("decodes", "decode_context", "decode_longest", "prefills", "prefill_tokens", "prefill_context", "time_us")
+    return [
+        MeasuredCall(
+            decodes, decodes * mean, max(longest, mean) if decodes else 0, ((before, tokens),) * prefills, time
+        )
+        for decodes, mean, longest, prefills, tokens, before, time in zip(
+            *(rows[name].tolist() for name in names), strict=True
+        )
+    ]
+
+
+def prefill_surface(calls: Sequence[MeasuredCall], name: str) -> PrefillSurface:
+    """The surface of single chunks. Raises InputError without one."""
+    points: dict[int, dict[int, list[float]]] = {}
+    for call in calls:
+        if not call.decodes and len(call.chunks) == 1:
+            before, tokens = call.chunks[0]
+            points.setdefault(tokens, {}).setdefault(before, []).append(call.time_us)
+    if not points:
+        raise InputError("no prefill attention rows", path=name)
+    return PrefillSurface(
+        {
+            tokens: {before: float(np.median(times)) for before, times in of_chunk.items()}
+            for tokens, of_chunk in points.items()
+        }
+    )
+
+
+def decode_correction(kernel: Kernel, times: KernelTimes, calls: Sequence[MeasuredCall]) -> Correction:
+    """Measured calls of equal decodes over their replay."""
+    measured: dict[int, dict[int, float]] = {}
+    for call in calls:
+        if not call.chunks and call.longest * call.decodes == call.context:
+            measured.setdefault(call.decodes, {})[call.longest] = call.time_us
+    return Correction(measured, lambda count, context: replay_decodes(kernel, times, count, context, context))
 
 
 Rows = Mapping[str, NDArray[Any]]
@@ -151,137 +214,9 @@ def _medians(places: NDArray[Any], times: NDArray[Any]) -> tuple[list[int], list
     return distinct.tolist(), [float(np.median(times[places == place])) for place in distinct]
 
 
-def value_at(line: Line, at: int) -> float:
-    """The value of a piecewise linear function."""
-    starts, constants, slopes = line
-    piece = bisect_right(starts, at)
-    return constants[piece] + at * slopes[piece]
-
-
-class PrefillSurface:
-    """Attention of one prompt chunk over (tokens of the chunk, context before it), nanoseconds of all layers.
-
-    Between measured chunk sizes the price follows a power law (the causal area grows with the square), between
-    measured contexts a straight line (it grows with the area).
-    """
-
-    def __init__(self, rows: Rows, scale: float, name: str) -> None:
-        rows = _only(rows, rows["prefills"] == 1)
-        if not len(rows["prefills"]):
-            raise InputError("no prefill attention rows", path=name)
-        self._chunks: list[int] = []
-        self._lines: list[Line] = []
-        for chunk in np.unique(rows["prefill_tokens"]).tolist():
-            group = _only(rows, rows["prefill_tokens"] == chunk)
-            contexts, times = _medians(group["prefill_context"], group["time_us"] * scale)
-            self._chunks.append(chunk)
-            self._lines.append(_context_line(contexts, times, chunk))
-        self._per_log = [1 / log(high / low) for low, high in pairwise(self._chunks)]
-        self._whole_prompts: list[float | None] = [None] * (self._chunks[-1] + 1)
-        self.floor_ns = min(self._at(place, 0) for place in range(len(self._chunks)))
-
-    def price(self, context: int, tokens: int) -> float:
-        """Nanoseconds of `tokens` new tokens after `context` cached ones."""
-        if context or tokens >= len(self._whole_prompts):
-            return self._interpolated(context, tokens)
-        price = self._whole_prompts[tokens]
-        if price is None:
-            price = self._whole_prompts[tokens] = self._interpolated(0, tokens)
-        return price
-
-    def _interpolated(self, context: int, tokens: int) -> float:
-        chunks = self._chunks
-        if len(chunks) == 1:
-            return self._at(0, context) * max(1.0, tokens / chunks[0])
-        if tokens <= chunks[0]:
-            return self._at(0, context)
-        above = bisect_right(chunks, tokens, 1, len(chunks) - 1)
-        low, high = self._at(above - 1, context), self._at(above, context)
-        if low <= 0 or high <= 0:  # noise made a line fall to 0 outside what was measured
-            return max(low, high)
-        return float(low * (high / low) ** (log(tokens / chunks[above - 1]) * self._per_log[above - 1]))
-
-    def _at(self, place: int, context: int) -> float:
-        return value_at(self._lines[place], context)
-
-
-def _context_line(contexts: list[int], times: list[float], chunk: int) -> Line:
-    """The attention of a chunk as a function of the context before it.
-
-    Measured at one context only: the area gives the growth.
-    """
-    if len(contexts) == 1:
-        slope = times[0] / (contexts[0] + chunk / 2)
-        return [], [slope * chunk / 2], [slope]
-    return line_through(contexts, times)
-
-
-class DecodeSurface:
-    """Attention of decodes over (their number, the sum of their contexts), nanoseconds of all layers.
-
-    Straight lines in the mean context at each measured number of decodes, and between neighbouring numbers at the same
-    mean context. The line for a number of decodes is made once, when first asked for.
-    """
-
-    def __init__(self, rows: Rows, scale: float, name: str) -> None:
-        if not len(rows["decodes"]):
-            raise InputError("no decode attention rows", path=name)
-        self._counts: list[int] = []
-        self._curves: list[Line] = []
-        knots = set[int]()
-        for count in np.unique(rows["decodes"]).tolist():
-            group = _only(rows, rows["decodes"] == count)
-            contexts, times = _medians(group["decode_context"], group["time_us"] * scale)
-            self._counts.append(count)
-            self._curves.append(line_through(contexts, times))
-            knots.update(contexts)
-        self._knots = sorted(knots)
-        self._lines: dict[int, Line] = {}
-
-    def price(self, decodes: int, context_sum: int) -> float:
-        """Nanoseconds of `decodes` decodes that attend to `context_sum` KV entries in total."""
-        starts, constants, slopes = self._lines.get(decodes) or self.line(decodes)
-        piece = bisect_right(starts, context_sum)
-        return constants[piece] + context_sum * slopes[piece]
-
-    def line(self, decodes: int) -> Line:
-        """The piecewise linear price of `decodes` decodes over the sum of their contexts."""
-        line = self._lines.get(decodes)
-        if line is None:
-            line = self._lines[decodes] = self._make_line(decodes)
-        return line
-
-    def _make_line(self, decodes: int) -> Line:
-        times = [self._at(decodes, context) for context in self._knots]
-        return line_through([decodes * context for context in self._knots], times)
-
-    def _at(self, decodes: int, context: int) -> float:
-        counts = self._counts
-        if len(counts) == 1:
-            return value_at(self._curves[0], context) * decodes / counts[0]
-        above = min(max(bisect_right(counts, decodes), 1), len(counts) - 1)
-        low, high = value_at(self._curves[above - 1], context), value_at(self._curves[above], context)
-        share = (decodes - counts[above - 1]) / (counts[above] - counts[above - 1])
-        return max(0.0, low + share * (high - low))
-
-
-def _riding_surface(
-    hybrid: Rows, prefill: PrefillSurface, scale: float, decode: DecodeSurface, name: str
-) -> DecodeSurface:
-    """What decodes add to a prefill in the same call: measured hybrid calls less the prefill alone.
-
-    Without hybrid rows the decodes are priced as if they ran alone.
-    """
-    if not len(hybrid["decodes"]):
-        return decode
-    places = zip(hybrid["prefill_context"].tolist(), hybrid["prefill_tokens"].tolist(), strict=True)
-    alone = np.array([prefill.price(context, tokens) / scale for context, tokens in places])
-    return DecodeSurface({**hybrid, "time_us": np.maximum(hybrid["time_us"] - alone, 0.0)}, scale, name)
-
-
-def _token_prices(rows: Rows, layers: int, name: str) -> list[float]:
-    """Nanoseconds of everything that depends on the tokens of a step alone, by tokens; index 0 is unused."""
-    points = {op: _points(rows, op, "tokens", name) for op in TOKEN_OPERATORS}
+def _token_prices(rows: Rows, operators: Sequence[str], layers: int, name: str) -> list[float]:
+    """Nanoseconds of `operators`, which depend on the tokens of a step alone, by tokens; index 0 is unused."""
+    points = {op: _points(rows, op, "tokens", name) for op in operators}
     tokens = np.arange(max(int(x[-1]) for x, _ in points.values()) + 1)
     total = np.zeros(len(tokens))
     for operator, (x, y) in points.items():

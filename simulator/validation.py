@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar, cast, get_type_hints
+from types import NoneType
+from typing import Any, TypeVar, cast, get_args, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -26,7 +27,10 @@ def _adapters(kind: Callable[..., Any]) -> dict[str, "TypeAdapter[Any] | type[An
 
 
 def _adapter(hint: Any) -> "TypeAdapter[Any] | type[Any]":
-    return hint if is_dataclass(hint) else TypeAdapter(hint, config=ConfigDict(strict=True))  # type: ignore[return-value]
+    for kind in (hint, *get_args(hint)):
+        if isinstance(kind, type) and is_dataclass(kind):  # alone or with None
+            return kind  # type: ignore[return-value]
+    return TypeAdapter(hint, config=ConfigDict(strict=True))
 
 
 def parse(kind: Callable[..., T], raw: Mapping[str, Any], *, path: str | Path | None = None, prefix: str = "") -> T:
@@ -55,6 +59,8 @@ def parse_value(
     _require_known(kind, key, path, prefix)
     adapter = _adapters(kind)[key]
     if isinstance(adapter, type):
+        if value is None and NoneType in get_args(get_type_hints(cast(type[Any], kind))[key]):
+            return None
         return _parse_nested(adapter, value, path, f"{prefix}{key}")
     if isinstance(value, list):
         value = tuple(value)  # frozen dataclasses hold tuples; YAML has lists only

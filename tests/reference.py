@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.reference_blocks import Block, Memory
 
-Price = Callable[[int, int, list[tuple[int, int]]], int]
+Price = Callable[[int, int, int, list[tuple[int, int]]], int]
 Work = tuple["Job", int, str]
 """A request, how many tokens it computes in a step, and whether as "prefill" or "decode"."""
 
@@ -126,7 +126,8 @@ class Reference:
         """Price and write down a step; when it ends, and who gets a token then."""
         decodes = [job for job, _, kind in batch if kind == "decode"]
         chunks = [(job.computed - n, n) for job, n, kind in batch if kind == "prefill"]
-        end = start + self.price(len(decodes), sum(job.computed for job in decodes), chunks)
+        contexts = [job.computed for job in decodes]
+        end = start + self.price(len(decodes), sum(contexts), max(contexts, default=0), chunks)
         emit = [job for job, _, _ in batch if job.computed == job.known]
         self.break_livelock(bool(emit))
         for job in emit:

@@ -42,11 +42,11 @@ class TestLinear:
     def test_parts(self) -> None:
         """fixed + per token of the step + per context token after the step."""
         costs = LinearCosts(fixed_ns=1000, per_token_ns=10, per_context_token_ns=1)
-        assert costs.step_ns(2, 300, [(0, 50), (100, 7)]) == 1000 + 10 * (2 + 50 + 7) + (300 + 50 + 107)
+        assert costs.step_ns(2, 300, 200, [(0, 50), (100, 7)]) == 1000 + 10 * (2 + 50 + 7) + (300 + 50 + 107)
 
     def test_decodes_alone(self) -> None:
         """A step without chunks."""
-        assert LinearCosts(fixed_ns=5, per_token_ns=2).step_ns(3, 999, []) == 11
+        assert LinearCosts(fixed_ns=5, per_token_ns=2).step_ns(3, 999, 500, []) == 11
 
     def test_free_steps(self) -> None:
         """A step that costs nothing would let time stand still."""
@@ -59,20 +59,20 @@ class TestAtMeasuredPoints:
     def test_decodes(self, costs: TableCosts, count: int, context: int) -> None:
         """Decodes with the measured mean context cost what was measured, layer by layer."""
         expected = linear_us(count) + LM_HEAD[count] + LAYERS * DECODE[count, context]
-        assert costs.step_ns(count, count * context, []) == us(expected)
+        assert costs.step_ns(count, count * context, context, []) == us(expected)
 
     @pytest.mark.parametrize(("tokens", "context"), PREFILL)
     def test_prefill(self, costs: TableCosts, tokens: int, context: int) -> None:
         """A chunk with the measured context costs what was measured."""
         expected = linear_us(tokens) + LM_HEAD[1] + LAYERS * PREFILL[tokens, context]
-        assert costs.step_ns(0, 0, [(context, tokens)]) == us(expected)
+        assert costs.step_ns(0, 0, 0, [(context, tokens)]) == us(expected)
 
     @pytest.mark.parametrize(("count", "context"), HYBRID)
     def test_hybrid(self, costs: TableCosts, count: int, context: int) -> None:
         """Attention of a chunk and decodes in one call costs what such a call was measured to."""
         attention = LAYERS * HYBRID[count, context]
         rest = self.linear_between(64 + count) + self.lm_head_between(1 + count)
-        assert costs.step_ns(count, count * context, [(0, 64)]) == us(attention + rest)
+        assert costs.step_ns(count, count * context, context, [(0, 64)]) == us(attention + rest)
 
     @staticmethod
     def linear_between(tokens: int) -> float:
@@ -89,7 +89,7 @@ class TestAtMeasuredPoints:
 class TestBetweenPoints:
     def test_cliff(self, costs: TableCosts) -> None:
         """Between n and n + 1 measured tokens the step up stays a step, and one token before it costs little."""
-        steps = [costs.step_ns(0, 0, [(0, tokens)]) for tokens in (127, 128, 129, 130)]
+        steps = [costs.step_ns(0, 0, 0, [(0, tokens)]) for tokens in (127, 128, 129, 130)]
         assert steps[2] - steps[1] >= LAYERS * (MLP[129] - MLP[128]) * 1000
         assert steps[1] - steps[0] < 2_000
         assert steps[3] - steps[2] < 2_000
@@ -97,7 +97,7 @@ class TestBetweenPoints:
     @pytest.mark.parametrize(("tokens", "mlp"), [(24, 11), (48, 14), (96, 18)])
     def test_linear_part(self, costs: TableCosts, tokens: int, mlp: float) -> None:
         """Halfway between two measured numbers of tokens the matrix multiplications cost their mean."""
-        at = costs.step_ns(tokens, tokens * 16, [])
+        at = costs.step_ns(tokens, tokens * 16, 16, [])
         attention = (4 + (tokens - 16) / 48 * 4) if tokens <= 64 else 8 + (tokens - 64) / 48 * 4
         head = 5 + (tokens - 16) / 48 * 4
         assert at == pytest.approx((LAYERS * (3 + mlp + attention) + 1 + head) * 1000, rel=0.02)
@@ -105,19 +105,19 @@ class TestBetweenPoints:
     @pytest.mark.parametrize("context", [100, 500, 900])
     def test_decode_context(self, costs: TableCosts, context: int) -> None:
         """A context between two measured ones costs between them, in proportion."""
-        low, at, high = (costs.step_ns(16, 16 * each, []) for each in (16, context, 1024))
+        low, at, high = (costs.step_ns(16, 16 * each, each, []) for each in (16, context, 1024))
         assert low < at < high
         assert (at - low) / (high - low) == pytest.approx((context - 16) / 1008, abs=0.01)
 
     def test_mixed_contexts(self, costs: TableCosts) -> None:
         """Only the sum of contexts counts: a step never looks at single decodes."""
-        assert costs.step_ns(16, 16 * 520, []) > costs.step_ns(16, 16 * 519, [])
+        assert costs.step_ns(16, 16 * 520, 520, []) > costs.step_ns(16, 16 * 519, 519, [])
 
     @pytest.mark.parametrize("count", [2, 8, 40])
     def test_decode_count(self, costs: TableCosts, count: int) -> None:
         """A number of decodes between two measured ones costs between them."""
         below, above = (1, 16) if count < 16 else (16, 64)
-        low, at, high = (costs.step_ns(each, each * 1024, []) for each in (below, count, above))
+        low, at, high = (costs.step_ns(each, each * 1024, 1024, []) for each in (below, count, above))
         assert low <= at <= high
 
     @pytest.mark.parametrize("context", [0, 512, 1024])
@@ -125,19 +125,19 @@ class TestBetweenPoints:
     def test_chunk(self, costs: TableCosts, tokens: int, context: int) -> None:
         """A chunk between measured ones costs between them."""
         below, above = {20: (16, 64), 100: (64, 256), 200: (64, 256)}[tokens]
-        low, at, high = (costs.step_ns(0, 0, [(context, each)]) for each in (below, tokens, above))
+        low, at, high = (costs.step_ns(0, 0, 0, [(context, each)]) for each in (below, tokens, above))
         assert low < at < high
         if context == 512:
-            assert costs.step_ns(0, 0, [(0, tokens)]) < at < costs.step_ns(0, 0, [(1024, tokens)])
+            assert costs.step_ns(0, 0, 0, [(0, tokens)]) < at < costs.step_ns(0, 0, 0, [(1024, tokens)])
 
     def test_monotone_in_tokens(self, costs: TableCosts) -> None:
         """Where the table grows the price grows: never less for a longer chunk."""
-        prices = [costs.step_ns(0, 0, [(256, tokens)]) for tokens in range(1, 700)]
+        prices = [costs.step_ns(0, 0, 0, [(256, tokens)]) for tokens in range(1, 700)]
         assert prices == sorted(prices)
 
     def test_monotone_in_decodes(self, costs: TableCosts) -> None:
         """Never less for more decodes."""
-        prices = [costs.step_ns(count, count * 300, []) for count in range(1, 300)]
+        prices = [costs.step_ns(count, count * 300, 300, []) for count in range(1, 300)]
         assert prices == sorted(prices)
 
     @settings(max_examples=200, deadline=None)
@@ -150,7 +150,7 @@ class TestBetweenPoints:
         self, costs: TableCosts, count: int, context: int, chunks: list[tuple[int, int]]
     ) -> None:
         """Whatever the step, its price is a positive integer, and none costs nothing."""
-        price = costs.step_ns(count, count * context, chunks)
+        price = costs.step_ns(count, count * context, context, chunks)
         assert isinstance(price, int)
         assert (price > 0) == bool(count or chunks)
 
@@ -158,50 +158,54 @@ class TestBetweenPoints:
 class TestSeveralChunks:
     def test_one_step_beats_two(self, costs: TableCosts) -> None:
         """Two chunks in one step cost less than in two steps, and more than either alone."""
-        both = costs.step_ns(0, 0, [(0, 64), (1024, 64)])
-        first, second = costs.step_ns(0, 0, [(0, 64)]), costs.step_ns(0, 0, [(1024, 64)])
+        both = costs.step_ns(0, 0, 0, [(0, 64), (1024, 64)])
+        first, second = costs.step_ns(0, 0, 0, [(0, 64)]), costs.step_ns(0, 0, 0, [(1024, 64)])
         assert max(first, second) < both < first + second
 
     def test_order(self, costs: TableCosts) -> None:
         """The order of chunks does not matter."""
-        one, other = costs.step_ns(4, 400, [(0, 64), (300, 20)]), costs.step_ns(4, 400, [(300, 20), (0, 64)])
+        one, other = costs.step_ns(4, 400, 100, [(0, 64), (300, 20)]), costs.step_ns(4, 400, 100, [(300, 20), (0, 64)])
         assert abs(one - other) <= ROUNDING_NS
 
     def test_riding_decodes(self, costs: TableCosts) -> None:
         """Decodes in the step of a chunk cost less than a step of their own: weights are read once."""
-        hybrid = costs.step_ns(16, 16 * 1024, [(0, 64)])
-        chunk, decodes = costs.step_ns(0, 0, [(0, 64)]), costs.step_ns(16, 16 * 1024, [])
+        hybrid = costs.step_ns(16, 16 * 1024, 1024, [(0, 64)])
+        chunk, decodes = costs.step_ns(0, 0, 0, [(0, 64)]), costs.step_ns(16, 16 * 1024, 1024, [])
         assert max(chunk, decodes) < hybrid < chunk + decodes
 
     def test_without_hybrid_rows(self, tmp_path: Path) -> None:
         """A table without hybrid calls prices them from chunk and decodes apart."""
         costs = TableCosts(small_table(tmp_path, hybrid=False))
-        hybrid = costs.step_ns(16, 16 * 1024, [(0, 64)])
-        assert costs.step_ns(0, 0, [(0, 64)]) < hybrid
-        assert hybrid < costs.step_ns(0, 0, [(0, 64)]) + costs.step_ns(16, 16 * 1024, [])
+        hybrid = costs.step_ns(16, 16 * 1024, 1024, [(0, 64)])
+        assert costs.step_ns(0, 0, 0, [(0, 64)]) < hybrid
+        assert hybrid < costs.step_ns(0, 0, 0, [(0, 64)]) + costs.step_ns(16, 16 * 1024, 1024, [])
 
 
 class TestBeyondTheGrid:
     def test_tokens(self, costs: TableCosts) -> None:
         """More tokens than measured cost more, in the trend of the last measured ones."""
-        inside = costs.step_ns(0, 0, [(0, 256)]) - costs.step_ns(0, 0, [(0, 192)])
-        beyond = costs.step_ns(0, 0, [(0, 2048)]) - costs.step_ns(0, 0, [(0, 1984)])
+        inside = costs.step_ns(0, 0, 0, [(0, 256)]) - costs.step_ns(0, 0, 0, [(0, 192)])
+        beyond = costs.step_ns(0, 0, 0, [(0, 2048)]) - costs.step_ns(0, 0, 0, [(0, 1984)])
         assert 0.5 * inside < beyond < 20 * inside
 
     def test_context(self, costs: TableCosts) -> None:
         """Longer contexts than measured go on along the last line."""
-        prices = [costs.step_ns(16, 16 * context, []) for context in (1024, 2032, 3040)]
+        prices = [costs.step_ns(16, 16 * context, context, []) for context in (1024, 2032, 3040)]
         assert prices[2] - prices[1] == pytest.approx(prices[1] - prices[0], abs=10)
         assert prices[1] - prices[0] == us(LAYERS * 32)
 
     def test_decodes(self, costs: TableCosts) -> None:
         """More decodes than measured cost more."""
-        assert costs.step_ns(64, 64 * 1024, []) < costs.step_ns(65, 65 * 1024, []) < costs.step_ns(640, 640 * 1024, [])
+        assert (
+            costs.step_ns(64, 64 * 1024, 1024, [])
+            < costs.step_ns(65, 65 * 1024, 1024, [])
+            < costs.step_ns(640, 640 * 1024, 1024, [])
+        )
 
 
 def test_no_work_costs_nothing(costs: TableCosts) -> None:
     """A step without tokens takes no time."""
-    assert costs.step_ns(0, 0, []) == 0
+    assert costs.step_ns(0, 0, 0, []) == 0
 
 
 def test_written_table_reads_back(tmp_path: Path) -> None:

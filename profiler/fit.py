@@ -1,0 +1,108 @@
+"""Fit the constants of an attention kernel's replay to measured calls.
+
+Least squares of log(replayed / measured) by Levenberg-Marquardt over the logarithms of the constants, with residuals
+above `_OUTLIER` counted as that: a call that the replay does not describe should not bend the others.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulator.attention.calls import MeasuredCall, guess_times
+from simulator.attention.kernel_times import DecodeTimes, KernelTimes
+from simulator.attention.kernels import Kernel
+from simulator.attention.prices import NO_CORRECTION, AttentionPrices, replay_decodes
+from simulator.attention.surfaces import PrefillSurface
+
+Vector = NDArray[np.float64]
+_OUTLIER = 0.25
+_ROUNDS = 14
+_PULL = 0.03  # of the first guess, for constants that these calls do not show
+
+
+def replayed_us(kernel: Kernel, times: KernelTimes, prefill: PrefillSurface, calls: Sequence[MeasuredCall]) -> Vector:
+    """What each call takes by replay, single chunks too; float64 (calls)."""
+    prices = AttentionPrices(kernel, times, prefill, NO_CORRECTION)
+    singles = AttentionPrices(kernel, times, prefill, NO_CORRECTION, scaled=False)
+    alone: dict[tuple[int, int, int], float] = {}
+    replayed = []
+    for call in calls:
+        if call.chunks:
+            of = prices if call.decodes or len(call.chunks) > 1 else singles
+            replayed.append(of.filled(call.decodes, call.context, call.longest, call.chunks))
+        else:
+            key = (call.decodes, call.context, call.longest)
+            if key not in alone:
+                alone[key] = replay_decodes(kernel, times, call.decodes, call.context / call.decodes, call.longest)
+            replayed.append(alone[key])
+    return np.array(replayed)
+
+
+_SHARPNESS = (0.8, 6.0)
+
+
+def _values(times: KernelTimes) -> Vector:
+    """The constants in the order of `_names`, none of them 0."""
+    flat = [getattr(getattr(times, form), name) if form else getattr(times, name) for form, name in _names()]
+    return np.maximum(np.array(flat), 1e-6)
+
+
+def _names() -> list[tuple[str, str]]:
+    """(form, name) of each constant; form is empty for those of the kernel."""
+    own = [("", field.name) for field in fields(KernelTimes) if field.name not in ("alone", "mixed", "error")]
+    return own + [(form, field.name) for form in ("alone", "mixed") for field in fields(DecodeTimes)]
+
+
+def _times(values: Vector) -> KernelTimes:
+    named = dict(zip(_names(), (float(value) for value in values), strict=True))
+    forms = {}
+    for form in ("alone", "mixed"):
+        of_form = {name: value for (where, name), value in named.items() if where == form}
+        of_form["sharpness"] = min(max(of_form["sharpness"], _SHARPNESS[0]), _SHARPNESS[1])
+        forms[form] = DecodeTimes(**of_form)
+    return KernelTimes(**forms, **{name: value for (where, name), value in named.items() if not where})
+
+
+def fit_kernel(kernel: Kernel, prefill: PrefillSurface, calls: Sequence[MeasuredCall]) -> KernelTimes:
+    """The constants that describe `calls` best. Deterministic."""
+    measured = np.array([call.time_us for call in calls])
+    guess = _values(guess_times(kernel, calls))
+
+    def errors(logs: Vector) -> Vector:
+        replayed = replayed_us(kernel, _times(np.exp(logs)), prefill, calls)
+        return np.concatenate([np.log(replayed / measured), _PULL * (logs - np.log(guess))])
+
+    logs = _levenberg_marquardt(errors, np.log(guess))
+    return _times(np.exp(logs))
+
+
+def _levenberg_marquardt(errors: Callable[[Vector], Vector], start: Vector) -> Vector:
+    """Minimize the sum of squares, outliers clipped, over bounded steps; numeric derivatives."""
+    at, damping, bound = start, 1e-2, 0.7
+    residual = errors(at)
+    for _ in range(_ROUNDS):
+        slopes = np.stack([(errors(at + step) - residual) / 0.02 for step in 0.02 * np.eye(len(at))], axis=1)
+        weights = np.minimum(1.0, _OUTLIER / np.maximum(abs(residual), 1e-9))
+        normal = slopes.T @ (slopes * weights[:, None])
+        gradient = slopes.T @ (residual * weights)
+        improved = False
+        for _ in range(5):
+            step = -np.linalg.solve(normal + damping * (np.diag(np.diag(normal)) + 1e-3 * np.eye(len(at))), gradient)
+            trial = at + np.clip(step, -bound, bound)
+            tried = errors(trial)
+            if _cost(tried) < _cost(residual):
+                improved = _cost(tried) < 0.998 * _cost(residual)
+                at, residual, damping = trial, tried, damping / 4
+                break
+            damping *= 6
+        if not improved:
+            break
+    return at
+
+
+def _cost(residual: Vector) -> float:
+    """Huber's loss."""
+    size = abs(residual)
+    return float(np.where(size < _OUTLIER, size**2 / 2, _OUTLIER * (size - _OUTLIER / 2)).sum())

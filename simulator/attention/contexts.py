@@ -1,0 +1,60 @@
+"""Stand-ins for the contexts of a decode batch of which only count, mean and longest are known.
+
+A kernel's time depends on every context. Of the summaries that a scheduler can keep up in O(1), the count, the sum
+and the longest serve best (docs/decisions/0008). The stand-ins are the quantiles of a lognormal distribution, the usual
+shape of context lengths, with the given mean and longest. They come in an order that has long ones early and late
+(van der Corput), since a kernel serves requests in order and a long one that starts late is what costs time.
+"""
+
+from functools import lru_cache
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+Lengths = NDArray[np.float64]
+
+
+def spread_contexts(decodes: int, mean: float, longest: float) -> Lengths:
+    """`decodes` context lengths of the given mean, the longest being `longest`, or as near as the shape allows.
+
+    float64 (decodes). Equal ones for `longest` up to the mean.
+    """
+    weights = relative_contexts(decodes, round(longest / mean, 3))
+    return np.maximum(weights * mean, 1.0)
+
+
+@lru_cache(maxsize=4096)
+def relative_contexts(decodes: int, ratio: float) -> Lengths:
+    """Context lengths as multiples of their mean, the longest being `ratio`."""
+    if decodes == 1 or ratio <= 1.0:
+        return np.ones(decodes)
+    quantiles = _normal_quantiles(decodes)
+    low, high = 0.0, 6.0
+    for _ in range(30):  # the longest over the mean grows with sigma
+        sigma = (low + high) / 2
+        weights = np.exp(sigma * (quantiles - quantiles.max()))
+        if weights.mean() * ratio > 1.0:
+            low = sigma
+        else:
+            high = sigma
+    return np.asarray((weights / weights.mean())[_order(decodes)])
+
+
+@lru_cache(maxsize=2048)
+def _normal_quantiles(count: int) -> Lengths:
+    normal = NormalDist()
+    return np.array([normal.inv_cdf((place + 0.5) / count) for place in range(count)])
+
+
+@lru_cache(maxsize=2048)
+def _order(count: int) -> NDArray[np.intp]:
+    """The places 0..count-1 in the order of their bits read backwards."""
+    places = np.arange(count)
+    reversed_bits = np.zeros(count)
+    scale = 0.5
+    while (places > 0).any():
+        reversed_bits += scale * (places & 1)
+        places = places >> 1
+        scale /= 2
+    return np.argsort(reversed_bits, kind="stable")

@@ -1,0 +1,78 @@
+"""A kernel's schedule, replayed: when each slot of the GPU is done with its tiles.
+
+Tiles wait in order and go to whichever slot is free first. All decode tiles progress at one rate, limited by memory
+bandwidth while many are under way and by latency once few are, so *where* each runs is decided in key blocks, and time
+follows from how many are under way.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+from heapq import heapreplace
+from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Microseconds that a block of keys takes a decode tile: (latency^k + (bandwidth x tiles under way)^k)^(1/k).
+
+    `shared`: by how much the latency grows where all multiprocessors hold two tiles. `start`: what a tile costs before
+    its first block, in blocks.
+    """
+
+    latency: float
+    bandwidth: float
+    start: float
+    sharpness: float
+    shared: float = 0.0
+
+    def block(self, tiles: float, multiprocessors: int) -> float:
+        """Microseconds a block with `tiles` under way."""
+        latency = self.latency * (1 + self.shared * min(max(tiles / multiprocessors - 1, 0.0), 1.0))
+        power = self.sharpness
+        return float((latency**power + (self.bandwidth * tiles) ** power) ** (1 / power))
+
+    def block_us(self, tiles: NDArray[np.float64], multiprocessors: int) -> NDArray[np.float64]:
+        """The same for each of these numbers; float64."""
+        latency = self.latency * (1 + self.shared * np.clip(tiles / multiprocessors - 1, 0, 1))
+        power = self.sharpness
+        return np.asarray((latency**power + (self.bandwidth * tiles) ** power) ** (1 / power))
+
+
+def slots_done(tiles: Iterable[float], slots: int) -> NDArray[np.float64]:
+    """Blocks after which each slot is done with the tiles handed to it, ascending; float64 (slots)."""
+    done = [0.0] * slots
+    for blocks in tiles:
+        heapreplace(done, done[0] + blocks)
+    return np.sort(np.array(done))
+
+
+def done_at(done_blocks: NDArray[np.float64], rate: Rate, multiprocessors: int) -> NDArray[np.float64]:
+    """The same in microseconds: between two ends the slots not yet done set the pace."""
+    before = np.concatenate([[0.0], done_blocks[:-1]])
+    under_way = len(done_blocks) - np.searchsorted(done_blocks, before, side="right")
+    pace = rate.block_us(np.maximum(under_way, 1).astype(float), multiprocessors)
+    return np.cumsum((done_blocks - before) * pace)
+
+
+class Profile:
+    """Slots that come free at given times, to be filled up with more work."""
+
+    __slots__ = ("_capacity", "_sums", "ends", "last")
+
+    def __init__(self, ends: list[float]) -> None:
+        """`ends`, ascending: when each slot is done with what it has."""
+        self.ends = ends
+        self.last = ends[-1]
+        self._sums = list(accumulate(ends))
+        self._capacity = [
+            (place + 1) * end - total for place, (end, total) in enumerate(zip(ends, self._sums, strict=True))
+        ]
+
+    def level(self, work: float) -> float:
+        """Until when `work` (slot-microseconds) keeps busy the slots that are free before then. O(log slots)."""
+        used = bisect_right(self._capacity, work)
+        return (work + self._sums[used - 1]) / used if used else self.ends[0]
