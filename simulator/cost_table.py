@@ -209,7 +209,12 @@ def read_metadata(path: Path) -> TableMetadata:
 def _parse_cliffs(raw: Any, path: Path) -> tuple[Cliff, ...]:
     if not (isinstance(raw, list) and all(isinstance(entry, dict) for entry in raw)):
         raise InputError("should be a list of mappings", path=path, key="cliffs")
-    return tuple(parse(Cliff, entry, path=path, prefix=f"cliffs[{place}].") for place, entry in enumerate(raw))
+    cliffs = tuple(parse(Cliff, entry, path=path, prefix=f"cliffs[{place}].") for place, entry in enumerate(raw))
+    for place, cliff in enumerate(cliffs):
+        if cliff.operator not in OPERATORS:
+            hint = nearest(cliff.operator, OPERATORS, "operators")
+            raise InputError(f'unknown operator "{cliff.operator}"; {hint}', path=path, key=f"cliffs[{place}].operator")
+    return cliffs
 
 
 def _checked_rows(
