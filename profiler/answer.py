@@ -4,7 +4,7 @@ The rates are those of the work that depends on a step's tokens alone: matrix pr
 Attention depends on contexts, the LM head on the number of sequences, so they are left out and the answer says so.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,7 @@ from simulator.trace import Floats
 LIMITS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 SMALLEST_TOKENS = 64  # below, steps of decodes alone: nothing to choose
 SMALLEST_CHUNK = 64  # a shorter one is no advice
+ALIKE = 0.01  # rates that differ by less are the same to separate measurements
 LISTED = 5
 
 
@@ -32,7 +33,7 @@ def answer(rows: pd.DataFrame, metadata: TableMetadata, decodes: int) -> list[st
     times = step_us(rows, metadata)
     if times is None:
         return [*lines, "Not every operator was measured, so no number of tokens is recommended."]
-    return [*lines, *_chunk_lines(layer, decodes), *_total_lines(times, layer, decodes)]
+    return [*lines, *_chunk_lines(layer, decodes), *_total_lines(best_totals(times, _measured(rows)), layer, decodes)]
 
 
 def step_us(rows: pd.DataFrame, metadata: TableMetadata) -> Floats | None:
@@ -97,7 +98,7 @@ def _chunk_lines(layer: list[Cliff], decodes: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """The best number of tokens up to `limit`: its time in microseconds, and its rate in tokens per second."""
+    """A good number of tokens up to `limit`: its time in microseconds, and its rate in tokens per second."""
 
     limit: int
     tokens: int
@@ -109,24 +110,32 @@ class Total:
         return self.tokens / self.us * 1e6
 
 
-def best_totals(times_us: Floats) -> list[Total]:
-    """For each of LIMITS that was measured, the number of tokens in its upper half with the most tokens/s."""
-    found = []
+def best_totals(times_us: Floats, measured: Iterable[int]) -> list[Total]:
+    """For each of LIMITS, the largest of the `measured` numbers of tokens in its upper half at nearly the best rate."""
+    found, places = [], np.array(sorted(measured))
     for limit in (limit for limit in LIMITS if limit < len(times_us)):
-        tokens = np.arange(limit // 2 + 1, limit + 1)
-        best = int(tokens[np.argmax(tokens / times_us[tokens])])
+        tokens = places[(places > limit // 2) & (places <= limit)]
+        if not len(tokens):
+            continue
+        rates = tokens / times_us[tokens]
+        best = int(tokens[rates >= (1 - ALIKE) * rates.max()][-1])
         found.append(Total(limit, best, float(times_us[best])))
     return found
 
 
-def _total_lines(times_us: Floats, layer: list[Cliff], decodes: int) -> list[str]:
+def _measured(rows: pd.DataFrame) -> set[int]:
+    """Numbers of tokens at which every matrix product was measured."""
+    return set.intersection(*(set(map(int, curve(rows, name).index)) for name in LINEAR_OPERATORS))
+
+
+def _total_lines(totals: list[Total], layer: list[Cliff], decodes: int) -> list[str]:
     steps = {cliff.tokens: cliff for cliff in layer if is_clear(cliff)}
-    totals = [total for total in best_totals(times_us) if total.tokens > decodes]
+    totals = [total for total in totals if total.tokens > decodes]
     if not totals:
         return []
     lines = [
-        "Tokens of a step (max_num_batched_tokens, or chunk_size plus decodes) with the most tokens/s, attention and",
-        "LM head left out:",
+        "Tokens of a step (max_num_batched_tokens, or chunk_size plus decodes): the largest within 1 % of the most",
+        "tokens/s, attention and LM head left out:",
         f"  {'up to':>7} {'take':>6} {f'chunk beside {decodes} decodes':>24} {'ms a step':>10} {'tokens/s':>10}"
         "  one token more",
     ]

@@ -56,12 +56,21 @@ def test_the_largest_are_listed_and_256_to_257_is_always_told():
 def test_the_best_total_up_to_a_limit_has_the_most_tokens_per_second():
     """100 us to 200 tokens, 150 us from 201: up to 256 tokens 200 are best, up to 512 all."""
     times = np.concatenate([np.full(201, 100.0), np.full(400, 150.0)])
-    totals = {total.limit: total for total in best_totals(times)}
+    totals = {total.limit: total for total in best_totals(times, range(1, 601))}
     assert totals[128].tokens == 128
     assert totals[256].tokens == 200
     assert totals[256].rate == pytest.approx(2e6)
     assert totals[512].tokens == 512
     assert 1024 not in totals
+    assert [total.tokens for total in best_totals(times, [128, 400])] == [128, 400]
+
+
+def test_of_totals_that_are_alike_the_largest_is_taken():
+    """200 tokens are half a per cent better than 256: noise; 3 % is not."""
+    for cost, taken in ((1.005, 256), (1.03, 200)):
+        times = np.arange(300.0)
+        times[201:] *= cost
+        assert best_totals(times, [128, 200, 256])[1].tokens == taken
 
 
 def test_a_step_is_all_layers_and_one_embedding():
@@ -82,5 +91,5 @@ def test_nothing_is_said_of_what_was_not_measured():
 
 def test_limits_that_decodes_alone_fill_are_left_out():
     """With 200 decodes no chunk fits into 128 tokens."""
-    lines = answer(_table({1: 90.0, 512: 100.0}), METADATA, 200)
+    lines = answer(_table({1: 90.0, 128: 95.0, 256: 97.0, 512: 100.0}), METADATA, 200)
     assert [line.split()[0] for line in lines[-2:]] == ["256", "512"]
