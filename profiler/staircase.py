@@ -89,9 +89,10 @@ class Staircase:
         return max(candidates, key=lambda scored: scored[0])[1]
 
     def cliffs(self) -> list[Cliff]:
-        """The steps compared at least twice, with their 95 % intervals, ascending."""
+        """The steps compared at least twice, with their 95 % intervals, ascending; without those that say nothing."""
         found = {tokens: self._cliff(tokens) for tokens, rounds in self.rounds.items() if len(rounds) > 1}
-        return [cliff for _, cliff in sorted({**self.finished, **found}.items())]
+        known = sorted({**self.finished, **found}.items())
+        return [cliff for _, cliff in known if cliff.error <= max(abs(cliff.growth), 3 * self.aims.precision)]
 
     def _comparisons(self, only_wanted: bool) -> Iterator[tuple[float, Pair]]:
         """Pairs of neighbours that differ, or are wanted, and whose growth is not known well enough."""

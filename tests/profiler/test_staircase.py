@@ -121,6 +121,16 @@ def test_noise_that_looks_like_a_step_is_refuted():
     assert found.next_question() is None
 
 
+def test_an_interval_that_says_nothing_is_no_cliff():
+    """Two rounds of 1 and 5 %: 3 ± 25 %. Two of 20 and 21 %: 20.5 ± 6 %."""
+    found = Staircase("mlp", times={64: 1.0, 65: 1.0, 128: 1.0, 129: 1.2})
+    for tokens, growth in ((64, 0.01), (64, 0.05), (128, 0.20), (128, 0.21)):
+        found.learn_round(tokens, growth)
+    [cliff] = found.cliffs()
+    assert (cliff.tokens, cliff.growth) == (128, pytest.approx(0.205))
+    assert cliff.error == pytest.approx(12.706 * 0.005)
+
+
 def test_a_wanted_pair_is_compared_whatever_its_size():
     """The layer's step needs the flat operators too; as many rounds as any, also of places not timed so far."""
     found = Staircase("o_proj")
