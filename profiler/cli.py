@@ -1,5 +1,6 @@
 """`profile-gpu`: the command line. PyTorch is not imported here."""
 
+import re
 import signal
 import sys
 import time
@@ -24,20 +25,26 @@ Examples:
   profile-gpu --model llama-3.1-8b --tp 2 --out llama-3.1-8b@tp2.csv
       what one of two tensor-parallel GPUs computes, on one GPU; their all-reduces are not timed
   profile-gpu --model llama-3.1-8b --out llama-3.1-8b.csv --resume
+  profile-gpu --model llama-3.1-8b --out llama-3.1-8b.csv --budget 2m
+  profile-gpu --report h200/llama-3.1-8b --decodes 64
   profile-gpu --device cpu --out tiny.csv
       try the program without a GPU: a tiny model, PyTorch's attention, under a minute
 
 \b
 What is timed, one call in one layer, in microseconds (median, 10 % and 90 % quantile):
-  qkv_proj, o_proj, mlp   by tokens: each multiple of 64 to 1024 and the token after it, then coarser
+  qkv_proj, o_proj, mlp   by tokens: each multiple of 64 to 1024, then coarser, and both sides of each cliff
   elementwise             by tokens: norms, rotary embedding, KV-cache write
   embedding               by tokens
-  lm_head                 by sequences: final norm, LM head, greedy sampling
+  lm_head                 by sequences: final norm, LM head, greedy sampling; both sides of each cliff
   attention               chunk x context, decode batch x context, and chunks together with decodes
 
 Each point is a CUDA graph of calls on different weights or KV pages, so that the L2 cache helps no more than
 in a forward pass, replayed under load. The attention kernel is first compared with a reference. A whole table
 takes a few minutes. Ctrl-C keeps what is measured in NAME.unfinished.csv; --resume goes on from there.
+
+Cliffs, where one token more costs much more or less, are searched for by bisection, the largest first, and both
+sides compared in turn until the step's size is known to about a per cent. The run ends with what they mean for chunk
+sizes and token budgets, and with plots in NAME-plots. --report says and draws the same of a finished table.
 
 \b
 Attention kernels:
@@ -54,6 +61,18 @@ DEFAULTS: dict[str, dict[str, str | int]] = {
     "cuda": {"model": "llama-3.1-8b", "max_tokens": 8192, "max_kv_tokens": 700_000},
     "cpu": {"model": "tiny", "max_tokens": 256, "max_kv_tokens": 4096},
 }
+
+
+class Span(click.ParamType):  # type: ignore[type-arg,unused-ignore]
+    """Seconds as `90`, `120s`, `2m` or `1h`."""
+
+    name = "time"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?)\s*(s|m|min|h)?\s*", str(value))
+        if found is None:
+            self.fail(f"{value!r} is no time; write 120s, 2m or plain seconds", param, ctx)
+        return float(found[1]) * {"m": 60, "min": 60, "h": 3600}.get(found[2], 1)
 
 
 @click.command(help=HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
@@ -75,16 +94,25 @@ DEFAULTS: dict[str, dict[str, str | int]] = {
               help="Most tokens of a step.  [default: 8192; 256 on a CPU]")  # fmt: skip
 @click.option("--max-kv-tokens", type=click.IntRange(min=64),
               help="Most KV-cache entries of one attention call.  [default: 700000; 4096 on a CPU]")  # fmt: skip
-@click.option("--budget", type=click.FloatRange(min=0), metavar="SECONDS",
-              help="Stop measuring after so long; the coarse points come first.")  # fmt: skip
+@click.option("--budget", type=Span(), metavar="TIME",
+              help="Stop measuring after so long (120s, 2m, 90); the coarse points come first.")  # fmt: skip
 @click.option("--quick", is_flag=True, help="The coarse points only, measured briefly.")
 @click.option("--resume", is_flag=True, help="Keep the rows of an unfinished table, or of the one at --out.")
 @click.option("--force", is_flag=True, help="Overwrite an existing table.")
 @click.option("--quiet", is_flag=True, help="No progress and no summary.")
+@click.option("--report", metavar="TABLE", help="Measure nothing: answer and plots of a finished table.")
+@click.option("--decodes", type=click.IntRange(min=0), default=40, show_default=True,
+              help="Running decodes that the closing advice on chunks assumes.")  # fmt: skip
+@click.option("--plots", metavar="DIR", help="Where the plots go.  [default: NAME-plots beside the table]")
+@click.option("--no-plots", is_flag=True, help="Draw nothing.")
 @click.option("--attention-version", metavar="TEXT",
               help="Recorded where the kernel's package does not tell its version.")  # fmt: skip
-def main(model: str | None, out: str | None, **options: object) -> None:
+def main(model: str | None, out: str | None, report: str | None, plots: str | None, **options: object) -> None:
     started_s = time.monotonic()
+    folder = None if plots is None else Path(plots)
+    if report is not None:
+        _report(report, folder, model, out, options)
+        return
     for name, value in DEFAULTS[str(options["device"])].items():
         if options.get(name) is None and name != "model":
             options[name] = value
@@ -93,7 +121,7 @@ def main(model: str | None, out: str | None, **options: object) -> None:
 
     signal.signal(signal.SIGTERM, _interrupt)  # a job that is stopped by its time limit keeps its rows too
     try:
-        profile(Options(model=model, out=Path(out or default_out(model, options)), **options), started_s)  # type: ignore[arg-type]
+        profile(Options(model=model, out=Path(out or default_out(model, options)), plots=folder, **options), started_s)  # type: ignore[arg-type]
     except InputError as error:
         click.echo(f"profile-gpu: {error}", err=True)
         sys.exit(2)
@@ -106,6 +134,20 @@ def default_out(model: str, options: Mapping[str, object]) -> str:
     """`MODEL.csv`, the shard of two ranks `MODEL@tp2.csv`, as tables that ship are named."""
     ranks = options["tensor_parallel"]
     return f"{_name_of(model)}{'' if ranks == 1 else f'@tp{ranks}'}.csv"
+
+
+def _report(table: str, plots: Path | None, model: str | None, out: str | None, options: dict[str, object]) -> None:
+    from profiler.finish import report
+
+    try:
+        if model or out or options["resume"]:
+            raise InputError(
+                "reads a finished table; --model, --out and --resume are for measuring one", key="--report"
+            )
+        report(table, int(str(options["decodes"])), plots, bool(options["no_plots"]), bool(options["quiet"]))
+    except InputError as error:
+        click.echo(f"profile-gpu: {error}", err=True)
+        sys.exit(2)
 
 
 def _name_of(model: str) -> str:

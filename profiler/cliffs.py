@@ -1,90 +1,76 @@
-"""Where one more token costs much more: the tile-quantization cliffs of a measured table.
+"""The cliffs of a cost table: where one more token costs much more, or less.
 
-A matrix product is computed in tiles, so its time is a staircase in tokens. A cliff is the step from t to t +
-1 tokens, as a fraction of the time at t, with the uncertainty that the spread of both measurements leaves.
+Those that the scan compared are in the table's sidecar. Of other neighbours in the table only the two separate
+measurements are known; their interval is the spread of both.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import pandas as pd
 
 from profiler.grid import LINEAR_OPERATORS
+from simulator.cost_table import Cliff
 
 LAYER = "layer"  # the linear operators of a layer together
+SCANNED_OPERATORS = (*LINEAR_OPERATORS, "lm_head")
 
 
-@dataclass(frozen=True, slots=True)
-class Cliff:
-    """From `tokens` to one more, time grows by the fraction `growth` (or shrinks), give or take `noise`."""
-
-    operator: str
-    tokens: int
-    growth: float
-    noise: float
-
-    @property
-    def clear(self) -> bool:
-        """Larger than three times its noise and than 2 %."""
-        return abs(self.growth) > max(3 * self.noise, 0.02)
-
-    def __str__(self) -> str:
-        direction = "more" if self.growth >= 0 else "less"
-        return (
-            f"{self.tokens + 1} tokens cost {abs(self.growth) * 100:.0f} ± {max(self.noise * 100, 1):.0f} %"
-            f" {direction} than {self.tokens}"
-        )
+def is_clear(cliff: Cliff) -> bool:
+    """Larger than 2 % and than its interval; than three times the interval if that is a mere spread."""
+    return abs(cliff.growth) > max((1 if cliff.rounds else 3) * cliff.error, 0.02)
 
 
-def find_cliffs(rows: pd.DataFrame) -> list[Cliff]:
-    """The step at each t whose successor was measured: of each linear operator, of their sum (`layer`)."""
-    linear = {name: _curve(rows[rows["operator"] == name]) for name in LINEAR_OPERATORS}
-    curves = {name: curve for name, curve in linear.items() if not curve.empty}
-    if len(curves) == len(LINEAR_OPERATORS):
-        curves[LAYER] = _sum(list(curves.values()))
-    return [cliff for name, curve in curves.items() for cliff in _cliffs_of(name, curve)]
+def described(cliff: Cliff, unit: str = "tokens") -> str:
+    """`257 tokens cost 14 ± 1 % more than 256`; a tenth of a per cent where that is known."""
+    error, growth = cliff.error * 100, abs(cliff.growth) * 100
+    digits = 1 if cliff.rounds and error < 0.95 else 0
+    size = f"{growth:.{digits}f} ± {max(error, 0.1 if digits else 1):.{digits}f} %"
+    return f"{cliff.tokens + 1} {unit} cost {size} {'more' if cliff.growth >= 0 else 'less'} than {cliff.tokens}"
 
 
-def _curve(rows: pd.DataFrame) -> pd.DataFrame:
-    """Columns `time` and `noise` (us) by tokens; noise is half the width from 10 % to 90 % quantile."""
-    noise = (rows["p90_us"] - rows["p10_us"]) / 2
-    curve = pd.DataFrame({"tokens": rows["tokens"], "time": rows["time_us"], "noise": noise})
-    return curve.groupby("tokens").mean().sort_index()
+def find_cliffs(rows: pd.DataFrame, compared: Sequence[Cliff] = ()) -> list[Cliff]:
+    """The step at each t that was `compared`, or whose successor was measured, and the steps of their sum (`layer`)."""
+    found: list[Cliff] = []
+    by_operator: dict[str, dict[int, Cliff]] = {}
+    for name in SCANNED_OPERATORS:
+        own = {cliff.tokens: cliff for cliff in compared if cliff.operator == name}
+        by_operator[name] = {**_neighbours(name, curve(rows, name)), **own}
+        found += [cliff for _, cliff in sorted(by_operator[name].items())]
+    return found + _of_layer([(curve(rows, name), by_operator[name]) for name in LINEAR_OPERATORS])
 
 
-def _sum(curves: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Times added, noises added in quadrature, at the tokens where all were measured."""
-    shared = sorted(set.intersection(*(set(curve.index) for curve in curves)))
-    parts = [curve.loc[shared] for curve in curves]
-    time = sum(part["time"] for part in parts)
-    noise = sum(part["noise"] ** 2 for part in parts) ** 0.5
-    return pd.DataFrame({"time": time, "noise": noise})
+def curve(rows: pd.DataFrame, operator: str) -> pd.DataFrame:
+    """Columns `time` and `noise` (us) by tokens, or sequences; noise is half the width from 10 % to 90 % quantile."""
+    own = rows[rows["operator"] == operator]
+    noise = (own["p90_us"] - own["p10_us"]) / 2
+    place = own["sequences" if operator == "lm_head" else "tokens"]
+    times = pd.DataFrame({"tokens": place, "time": own["time_us"], "noise": noise})
+    return times.groupby("tokens").mean().sort_index()
 
 
-def _cliffs_of(operator: str, curve: pd.DataFrame) -> list[Cliff]:
-    times, noises = curve["time"].to_dict(), curve["noise"].to_dict()
-    cliffs = []
-    for tokens in map(int, curve.index):
-        before, after = times[tokens], times.get(tokens + 1)
-        if after is None:
-            continue
-        noise = ((noises[tokens] / before) ** 2 + (noises[tokens + 1] / after) ** 2) ** 0.5 * after / before
-        cliffs.append(Cliff(operator, tokens, after / before - 1, noise))
+def _neighbours(operator: str, times: pd.DataFrame) -> dict[int, Cliff]:
+    noise = times["noise"] / times["time"]
+    cliffs = {}
+    for tokens in map(int, times.index):
+        if tokens + 1 in times.index:
+            growth = float(times["time"][tokens + 1] / times["time"][tokens]) - 1
+            error = float((noise[tokens] ** 2 + noise[tokens + 1] ** 2) ** 0.5) * (1 + growth)
+            cliffs[tokens] = Cliff(operator, tokens, growth, growth - error, growth + error)
     return cliffs
 
 
-def summary(rows: pd.DataFrame, smallest: int = 64, most: int = 3) -> list[str]:
-    """On the linear operators of a layer together: the largest steps from `smallest`, and 256 to 257."""
-    of_layer = [cliff for cliff in find_cliffs(rows) if cliff.operator == LAYER and cliff.tokens >= smallest]
-    if not of_layer:
-        return ["No two neighbouring token counts were measured, so nothing is said about cliffs."]
-    clear = sorted((cliff for cliff in of_layer if cliff.clear), key=lambda cliff: -abs(cliff.growth))
-    lines = [
-        f"The matrix products of a layer, {len(of_layer)} steps from t to t + 1 tokens:"
-        f" {len(clear)} stand out of the noise, {sum(cliff.growth < 0 for cliff in clear)} of them downward."
-    ]
-    lines += [f"  {cliff}" for cliff in clear[:most]]
-    famous = next((cliff for cliff in of_layer if cliff.tokens == 256), None)
-    if famous is not None and famous not in clear[:most]:
-        lines.append(f"  {famous}" + ("" if famous.clear else ", which the noise may explain"))
-    return lines
+def _of_layer(parts: Sequence[tuple[pd.DataFrame, dict[int, Cliff]]]) -> list[Cliff]:
+    """Where each matrix product's step is known: growths weighed by time, errors added in quadrature."""
+    shared = set.intersection(*(set(cliffs) for _, cliffs in parts))
+    steps = []
+    for tokens in sorted(shared):
+        weights = [float(times["time"][tokens]) if tokens in times.index else 0.0 for times, _ in parts]
+        cliffs = [cliffs[tokens] for _, cliffs in parts]
+        if not all(weights):  # a sidecar that tells of a step whose row is not there
+            continue
+        growth = sum(weight * cliff.growth for weight, cliff in zip(weights, cliffs, strict=True)) / sum(weights)
+        error = sum((weight * cliff.error) ** 2 for weight, cliff in zip(weights, cliffs, strict=True)) ** 0.5
+        error /= sum(weights)
+        rounds = min(cliff.rounds for cliff in cliffs)
+        steps.append(Cliff(LAYER, tokens, growth, growth - error, growth + error, rounds))
+    return steps

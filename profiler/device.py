@@ -1,13 +1,8 @@
-"""Facts of the device in use, and its SM clock while it works. Nothing here changes a setting of the GPU."""
+"""Facts of the device in use. Nothing here changes a setting of the GPU."""
 
 import os
 import platform
 import subprocess
-import threading
-import time
-from collections.abc import Callable
-from statistics import median
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from simulator.cost_table import Gpu
@@ -15,8 +10,6 @@ from simulator.errors import InputError
 
 if TYPE_CHECKING:
     import torch
-
-NAN = float("nan")
 
 
 def require_torch(device: str) -> None:
@@ -69,7 +62,7 @@ def driver_version(device: str) -> str | None:
         version = pynvml.nvmlSystemGetDriverVersion()
         return version.decode() if isinstance(version, bytes) else str(version)
     except Exception:  # NVML is a convenience: any failure of it falls back to nvidia-smi
-        return _nvidia_smi("driver_version")
+        return nvidia_smi("driver_version")[0]
 
 
 def _properties() -> Any:
@@ -78,86 +71,27 @@ def _properties() -> Any:
     return torch.cuda.get_device_properties(torch.cuda.current_device())
 
 
-def _uuid() -> str | None:
+def uuid_of_gpu() -> str | None:
+    """NVML's name of the GPU in use, None where this PyTorch does not tell."""
     uuid = getattr(_properties(), "uuid", None)
     return None if uuid is None else f"GPU-{uuid}"
 
 
-def _nvidia_smi(field: str) -> str | None:
-    """One field of `nvidia-smi`'s query about the GPU in use."""
-    uuid = _uuid()
+def nvidia_smi(*fields: str) -> list[str | None]:
+    """Fields of `nvidia-smi`'s query about the GPU in use; None for each where it does not answer."""
+    uuid = uuid_of_gpu()
     command = [
         "nvidia-smi",
-        f"--query-gpu={field}",
+        f"--query-gpu={','.join(fields)}",
         "--format=csv,noheader,nounits",
         *(["-i", uuid] if uuid else []),
     ]
     try:
         run = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
-        return None
-    lines = run.stdout.split("\n")
-    return lines[0].strip() or None
-
-
-def _clock_reader() -> tuple[Callable[[], float], float]:
-    """(a function that reads the SM clock in MHz, seconds to wait between readings)."""
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        uuid = _uuid()
-        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid) if uuid else pynvml.nvmlDeviceGetHandleByIndex(0)
-        pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)
-        return lambda: float(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)), 0.05
-    except Exception:  # as above
-        return lambda: float(_nvidia_smi("clocks.sm") or NAN), 0.5
-
-
-class ClockSampler:
-    """Reads the SM clock in a thread of its own while the `with` block lasts; NaN where it cannot be read."""
-
-    def __init__(self, device: str):
-        self._samples: list[tuple[float, float]] = []
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._sample, daemon=True) if device == "cuda" else None
-
-    def __enter__(self) -> "ClockSampler":
-        if self._thread is not None:
-            self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join(timeout=15)
-
-    def _sample(self) -> None:
-        read, pause_s = _clock_reader()
-        while not self._stop.wait(pause_s):
-            try:
-                mhz = read()
-            except Exception:  # a reading that fails is a missing reading
-                mhz = NAN
-            if mhz == mhz:
-                self._samples.append((time.monotonic(), mhz))
-
-    def since(self, start_s: float) -> float:
-        """Median MHz since `start_s` (`time.monotonic`), the last one known if there is none; else NaN."""
-        samples = self._samples[-200:]
-        recent = [mhz for taken_s, mhz in samples if taken_s >= start_s]
-        if recent:
-            return float(median(recent))
-        return samples[-1][1] if samples else NAN
-
-    def seen(self) -> dict[str, float | None]:
-        """Least, median and most MHz of the whole run."""
-        clocks = [mhz for _, mhz in self._samples]
-        if not clocks:
-            return {"sm_min": None, "sm_median": None, "sm_max": None}
-        return {"sm_min": min(clocks), "sm_median": float(median(clocks)), "sm_max": max(clocks)}
+        return [None] * len(fields)
+    values: list[str | None] = [value.strip() or None for value in run.stdout.split("\n")[0].split(",")]
+    return values if len(values) == len(fields) else [None] * len(fields)
 
 
 def dtype_of(device: str, name: str | None = None) -> "torch.dtype":

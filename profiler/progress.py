@@ -9,10 +9,13 @@ LINE_EVERY_S = 15.0
 
 
 class ProgressDisplay:
-    """Shows points done of `total`, what is measured now, and the time left at the pace so far."""
+    """Shows points done of `total`, what is measured now, and the time left at the pace so far.
 
-    def __init__(self, total: int, done: int = 0, quiet: bool = False):
-        self.total, self.first = total, done
+    That is never more than the time to `deadline_s` (`time.monotonic`).
+    """
+
+    def __init__(self, total: int, done: int = 0, quiet: bool = False, deadline_s: float | None = None):
+        self.total, self.first, self.deadline_s = total, done, deadline_s
         self.quiet = quiet
         self.bar: Any = None
         self.start_s = self.line_s = time.monotonic()
@@ -32,27 +35,37 @@ class ProgressDisplay:
     def update(self, done: int, what: str) -> None:
         """`done` points are measured; `what` is next."""
         if self.bar is not None:
-            self.bar.update(self.task, completed=done, description=what)
+            self.bar.update(self.task, completed=done, description=f"{_span(self._left_s(done))} left: {what}")
         elif not self.quiet and time.monotonic() - self.line_s >= LINE_EVERY_S:
             self.line_s = time.monotonic()
             print(
-                f"{done} of {self.total} points, about {self._left_s(done):.0f} s left: {what}",
+                f"{done} of {self.total} points, about {_span(self._left_s(done))} left: {what}",
                 file=sys.stderr,
             )
 
+    def expect(self, total: int) -> None:
+        """There are `total` points after all."""
+        self.total = total
+        if self.bar is not None:
+            self.bar.update(self.task, total=total)
+
     def _left_s(self, done: int) -> float:
-        measured = max(done - self.first, 1)
-        return (time.monotonic() - self.start_s) / measured * (self.total - done)
+        now_s = time.monotonic()
+        left_s = (now_s - self.start_s) / max(done - self.first, 1) * max(self.total - done, 0)
+        return left_s if self.deadline_s is None else max(min(left_s, self.deadline_s - now_s), 0.0)
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 def _rich_bar(total: int, done: int) -> tuple[Any, Any]:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     bar = Progress(
         BarColumn(),
         MofNCompleteColumn(),
-        TimeRemainingColumn(),
         TextColumn("{task.description}", markup=False),
         console=Console(stderr=True),
         transient=True,

@@ -10,13 +10,15 @@ from pathlib import Path
 
 from profiler import device as machine
 from profiler.attention import AttentionBackend, choose_attention
-from profiler.cliffs import summary
+from profiler.clocks import ClockSampler
+from profiler.finish import finish, folder_of
 from profiler.fused import Fused, check_fused, choose_fused
 from profiler.grid import Limits, Point, control_points, plan
 from profiler.layer import turns_us
 from profiler.operators import Bench, needed_bytes
 from profiler.paged import PagedAttention, check_attention, layer_bytes_per_token, require_correct
 from profiler.progress import ProgressDisplay
+from profiler.scan import EXPECTED_QUESTIONS, SCANNED, scan
 from profiler.sweep import (
     Measured,
     Workshop,
@@ -28,7 +30,7 @@ from profiler.sweep import (
     unfinished_path,
 )
 from profiler.timing import QUICK, CpuTimer, CudaTimer, Effort, Timer, warm_gpu
-from simulator.cost_table import Attention, TableMetadata, write_table
+from simulator.cost_table import Attention, TableMetadata, read_table, write_table
 from simulator.errors import InputError
 from simulator.models import ModelShape, load_model
 
@@ -56,6 +58,9 @@ class Options:
     resume: bool = False
     force: bool = False
     quiet: bool = False
+    plots: Path | None = None
+    no_plots: bool = False
+    decodes: int = 40
     attention_version: str | None = None
 
     def command(self) -> str:
@@ -75,7 +80,7 @@ class Options:
             if value not in (None, False, type(self).__dataclass_fields__[name].default):
                 words += [
                     f"--{name.replace('_', '-')}",
-                    *([] if value is True else [f"{value:g}" if name == "budget" else str(value)]),
+                    *([] if value is True else [f"{value:g}s" if name == "budget" else str(value)]),
                 ]
         return shlex.join([*words, "--out", self.out.name])
 
@@ -123,8 +128,8 @@ def profile(options: Options, started_s: float) -> None:
     write_table(options.out, rows, metadata)
     discard_unfinished(options.out)
     _tell(options, f"{len(rows)} rows in {options.out}, {metadata.seconds:.0f} s")
-    if not options.quiet:
-        print("\n".join([*summary(rows), *measured.notes]))
+    plots = None if options.no_plots else options.plots or folder_of(options.out)
+    finish(read_table(options.out), options.decodes, plots, options.quiet, measured.remarks())
 
 
 def _require_writable(options: Options) -> None:
@@ -218,7 +223,7 @@ def _measure(
 ) -> TableMetadata:
     """Sweep `points` into `measured`; the metadata with what only the run could tell."""
     controls = control_points(points)
-    with machine.ClockSampler(options.device) as clocks:
+    with ClockSampler(options.device) as clocks:
         workshop = _workshop(options, setup, clocks)
 
         gc.collect()
@@ -238,22 +243,47 @@ def _measure(
         if measured.rows:
             notes += (f"resumed: {len(measured.rows)} points are of an earlier run, with its clocks and settings",)
         first = {point: workshop.measure(point) for point in controls}
-        with ProgressDisplay(len(points), sum(point in measured.rows for point in points), options.quiet) as display:
-            sweep(
-                points,
-                workshop.measure,
-                measured,
-                report=lambda point, done: display.update(done, str(point)),
-                save=lambda: save_unfinished(options.out, measured, metadata()),
-                deadline_s=None if options.budget is None else started_s + options.budget,
-            )
+        deadline_s = None if options.budget is None else started_s + options.budget
+        before, after = _around_the_scan(points)
+        expected = 0 if options.quick else EXPECTED_QUESTIONS[options.device]
+        done = sum(point in measured.rows for point in points)
+        with ProgressDisplay(len(points) + expected, done, options.quiet, deadline_s) as display:
+
+            def save() -> None:
+                save_unfinished(options.out, measured, metadata())
+
+            def sweep_over(part: list[Point], done_before: int) -> None:
+                def show(point: Point, done: int) -> None:
+                    display.update(done_before + done, str(point))
+
+                sweep(part, workshop.measure, measured, report=show, save=save, deadline_s=deadline_s)
+
+            sweep_over(before, 0)
+            asked = 0
+            if not (options.quick or measured.left_out):
+                asked = scan(
+                    options.device,
+                    workshop,
+                    measured,
+                    deadline_s,
+                    report=lambda what, asked: display.update(len(before) + asked, what),
+                    save=save,
+                )
+            display.expect(len(points) + asked)
+            sweep_over(after, len(before) + asked)
         last = {point: workshop.measure(point) for point in controls}
         during = {point: measured.rows[point] for point in controls if point in measured.rows}
         finished = metadata()
-    return replace(finished, noise=repeat_noise([first, during, last]), notes=(*finished.notes, *measured.notes))
+    return replace(finished, noise=repeat_noise([first, during, last]), notes=(*finished.notes, *measured.remarks()))
 
 
-def _workshop(options: Options, setup: Setup, clocks: machine.ClockSampler) -> Workshop:
+def _around_the_scan(points: list[Point]) -> tuple[list[Point], list[Point]]:
+    """What is measured before the scan, the coarse pass and the operators that it looks at, and after it."""
+    last = max((place for place, point in enumerate(points) if point.operator in SCANNED), default=-1)
+    return points[: last + 1], points[last + 1 :]
+
+
+def _workshop(options: Options, setup: Setup, clocks: ClockSampler) -> Workshop:
     dtype, l2_bytes = machine.dtype_of(options.device, options.dtype), setup.metadata.gpu.l2_bytes or 0
     ranks = options.tensor_parallel
     bench = Bench(setup.shape, options.device, dtype, setup.fused, options.max_tokens, l2_bytes, ranks)
@@ -266,14 +296,15 @@ def _workshop(options: Options, setup: Setup, clocks: machine.ClockSampler) -> W
     return Workshop(bench, make_attention, timer, clocks)
 
 
-def _with_run(
-    metadata: TableMetadata, measured: Measured, clocks: machine.ClockSampler, started_s: float
-) -> TableMetadata:
+def _with_run(metadata: TableMetadata, measured: Measured, clocks: ClockSampler, started_s: float) -> TableMetadata:
     repeats = [int(row["repeats"]) for row in measured.rows.values()]
     return replace(
         metadata,
         repeats=max(min(repeats, default=1), 1),
         clocks_mhz=clocks.seen(),
+        power_w=clocks.power(),
+        throttled=clocks.throttled(),
+        cliffs=tuple(measured.cliffs),
         seconds=max(round(time.monotonic() - started_s, 1), 0.1),
     )
 

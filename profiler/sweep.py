@@ -5,6 +5,7 @@ rewritten every few seconds and when the sweep is interrupted.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -13,12 +14,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from profiler.device import ClockSampler
+from profiler.clocks import ClockSampler
 from profiler.grid import Point
 from profiler.operators import BUILDERS, Bench, Operator
 from profiler.paged import PagedAttention
 from profiler.timing import Timer, Timing
-from simulator.cost_table import COLUMNS, PLACE_COLUMNS, TableMetadata, read_table, write_table
+from simulator.cost_table import COLUMNS, PLACE_COLUMNS, Cliff, TableMetadata, read_table, write_table
 from simulator.errors import InputError
 
 SAVE_EVERY_S = 5.0
@@ -50,6 +51,14 @@ class Workshop:
             timing = timing.plus(self.turns_us)
         return row_of(point, timing, self.clocks.since(start_s))
 
+    def compare(self, first: Point, second: Point) -> tuple[Row, Row, float]:
+        """A row of each of two points of one operator, timed in turn, and the growth from the first to the second."""
+        start_s = time.monotonic()
+        operator = self._operator_of(first)
+        found = self.timer.compare(operator.calls(first), operator.calls(second))
+        mhz = self.clocks.since(start_s)
+        return row_of(first, found.first, mhz), row_of(second, found.second, mhz), found.growth
+
     def _operator_of(self, point: Point) -> Operator:
         if self._operator is None or self._name != point.operator:
             self._operator = None  # frees the weights of the one before
@@ -78,10 +87,23 @@ def row_of(point: Point, timing: Timing, sm_mhz: float) -> Row:
 
 @dataclass
 class Measured:
-    """What a sweep has so far: rows by point, in the order measured, and what was left out and why."""
+    """What a sweep has so far: rows by point, in the order measured, cliffs, and what was left out and why.
+
+    `left_out` are the points that the budget had no time for.
+    """
 
     rows: dict[Point, Row] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    cliffs: list[Cliff] = field(default_factory=list)
+    left_out: list[Point] = field(default_factory=list)
+
+    def remarks(self) -> list[str]:
+        """The notes, and what the budget had no time for."""
+        if not self.left_out:
+            return self.notes
+        counts = Counter(point.operator for point in self.left_out)
+        listed = ", ".join(f"{count} of {operator}" for operator, count in counts.items())
+        return [*self.notes, f"stopped by --budget with {len(self.left_out)} points left out: {listed}"]
 
     def frame(self) -> pd.DataFrame:
         """The rows in the order of the table: by operator as first met, then by place."""
@@ -111,7 +133,7 @@ def sweep(
     try:
         for place, point in enumerate(todo):
             if deadline_s is not None and time.monotonic() > deadline_s:
-                measured.notes.append(f"stopped by --budget with {len(todo) - place} of {len(points)} points left")
+                measured.left_out += todo[place:]
                 return
             report(point, len(points) - len(todo) + place)
             try:
@@ -123,7 +145,7 @@ def sweep(
                 failures += 1
                 if failures >= MOST_FAILURES_IN_A_ROW:
                     raise
-                measured.notes.append(f"left out {point}: {_reason(error)}")
+                measured.notes.append(f"left out {point}: {reason_of(error)}")
             if time.monotonic() - saved_s > SAVE_EVERY_S:
                 save()
                 saved_s = time.monotonic()
@@ -132,7 +154,8 @@ def sweep(
             save()
 
 
-def _reason(error: RuntimeError) -> str:
+def reason_of(error: RuntimeError) -> str:
+    """What the device had against a point, in a few words."""
     text = " ".join(str(error).split())
     return "out of memory" if "out of memory" in text.lower() else text[:200]
 
@@ -160,8 +183,8 @@ def unfinished_path(out: Path) -> Path:
 
 def save_unfinished(out: Path, measured: Measured, metadata: TableMetadata) -> None:
     """Write what there is as a table of its own."""
-    notes = (*metadata.notes, *measured.notes, f"unfinished: {len(measured.rows)} points")
-    write_table(unfinished_path(out), measured.frame(), replace(metadata, notes=notes))
+    notes = (*metadata.notes, *measured.remarks(), f"unfinished: {len(measured.rows)} points")
+    write_table(unfinished_path(out), measured.frame(), replace(metadata, notes=notes, cliffs=tuple(measured.cliffs)))
 
 
 def discard_unfinished(out: Path) -> None:
@@ -185,7 +208,8 @@ def resume(out: Path, metadata: TableMetadata) -> Measured:
         if then != now:
             raise InputError(f"--resume would mix measurements: {then} then, {now} now", path=path, key=name)
     records = table.frame().to_dict("records")
-    return Measured({_point_of(row): {str(key): value for key, value in row.items()} for row in records})
+    rows = {_point_of(row): {str(key): value for key, value in row.items()} for row in records}
+    return Measured(rows, cliffs=list(table.metadata.cliffs))
 
 
 def _point_of(row: dict[Any, Any]) -> Point:

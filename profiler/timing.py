@@ -14,7 +14,7 @@ rest, a kernel that only waits, before each replay. Replays and rests are queued
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -45,11 +45,24 @@ class Timing:
         return Timing(self.time_us + more_us, self.p10_us + more_us, self.p90_us + more_us, self.repeats)
 
 
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two kinds of calls timed in turn, at the same clocks; `growth` is the median of second / first - 1."""
+
+    first: Timing
+    second: Timing
+    growth: float
+
+
 class Timer(Protocol):
     """What the sweep needs of a clock."""
 
     def time(self, calls: Sequence[Call]) -> Timing:
         """Time of one of `calls`, which do the same work on different buffers."""
+        ...
+
+    def compare(self, first: Sequence[Call], second: Sequence[Call]) -> Comparison:
+        """Times of one of `first` and of one of `second`, sampled in turn."""
         ...
 
 
@@ -93,6 +106,11 @@ def _settled(measure: Callable[[int], Timing], effort: Effort) -> Timing:
     return first if first.spread <= effort.noisy_spread else measure(effort.longer)
 
 
+def _comparison(firsts_us: Sequence[float], seconds_us: Sequence[float]) -> Comparison:
+    growth = float(np.median(np.asarray(seconds_us) / np.asarray(firsts_us))) - 1
+    return Comparison(_quantiles(firsts_us), _quantiles(seconds_us), growth)
+
+
 @dataclass(frozen=True, slots=True)
 class CpuTimer:
     """Times with the host's clock, for trying the program without a GPU."""
@@ -104,6 +122,12 @@ class CpuTimer:
         once_ms = self._round_ms(calls)
         repeats = self.effort.repeats(once_ms)
         return _quantiles([self._round_ms(calls) * 1e3 / len(calls) for _ in range(repeats)])
+
+    def compare(self, first: Sequence[Call], second: Sequence[Call]) -> Comparison:
+        """A round over `first`, one over `second`, and so on, after a round of both to warm up."""
+        repeats = self.effort.repeats(self._round_ms(first) + self._round_ms(second))
+        samples = [[self._round_ms(calls) * 1e3 / len(calls) for calls in (first, second)] for _ in range(repeats)]
+        return _comparison(*zip(*samples, strict=True))
 
     @staticmethod
     def _round_ms(calls: Sequence[Call]) -> float:
@@ -141,14 +165,34 @@ class CudaTimer:
 
         torch.cuda.synchronize()
         with torch.cuda.stream(self.stream):
-            in_graph = self._calls_in_graph(len(calls), self._eager_us(calls))
-            graph = self._capture(calls, in_graph)
-            once_ms = self._replay_ms(graph, 2)[-1]
-            enough = self._calls_in_graph(len(calls), once_ms * 1e3 / in_graph)
-            if enough >= 2 * in_graph:  # launched from Python, the calls took longer than they take the device
-                in_graph, graph = enough, self._capture(calls, enough)
-                once_ms = self._replay_ms(graph, 2)[-1]
-            return _settled(lambda times: self._measure(graph, in_graph, once_ms, times), self.effort)
+            captured = self._captured(calls)
+            return _settled(lambda times: self._measure(captured, times), self.effort)
+
+    def compare(self, first: Sequence[Call], second: Sequence[Call]) -> Comparison:
+        """Replays of a graph of `first` and one of `second` in turn; every other pair begins with `second`."""
+        import torch
+
+        torch.cuda.synchronize()
+        with torch.cuda.stream(self.stream):
+            graphs = [self._captured(calls) for calls in (first, second)]
+            pair_ms = sum(graph.once_ms for graph in graphs)
+            warmups = self._warmups(pair_ms)
+            pairs = warmups + self.effort.repeats(pair_ms)
+            order = [graphs[(place + pair) % 2] for pair in range(pairs) for place in (0, 1)]
+            samples_ms = self._replay_ms(order, self.effort.rest * pair_ms / 2)
+        samples: dict[int, list[float]] = {0: [], 1: []}
+        for place, (graph, sample) in enumerate(zip(order, samples_ms, strict=True)):
+            if place >= 2 * warmups:
+                samples[graphs.index(graph)].append(sample * 1e3 / graph.calls)
+        return _comparison(samples[0], samples[1])
+
+    def _captured(self, calls: Sequence[Call]) -> "_Captured":
+        in_graph = self._calls_in_graph(len(calls), self._eager_us(calls))
+        captured = self._capture(calls, in_graph)
+        enough = self._calls_in_graph(len(calls), captured.once_ms * 1e3 / in_graph)
+        if enough >= 2 * in_graph:  # launched from Python, the calls took longer than they take the device
+            captured = self._capture(calls, enough)
+        return captured
 
     def _eager_us(self, calls: Sequence[Call]) -> float:
         """Time of a call launched from Python, the second time round, after compilation."""
@@ -169,7 +213,7 @@ class CudaTimer:
         rounds = -(-min(wanted, self.effort.most_calls) // distinct)
         return distinct * rounds
 
-    def _capture(self, calls: Sequence[Call], in_graph: int) -> "torch.cuda.CUDAGraph":
+    def _capture(self, calls: Sequence[Call], in_graph: int) -> "_Captured":
         import torch
 
         self.stream.synchronize()
@@ -177,28 +221,42 @@ class CudaTimer:
         with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
             for call in islice(cycle(calls), in_graph):
                 call()
-        return graph
+        captured = _Captured(graph, in_graph, 0.0)
+        return replace(captured, once_ms=self._replay_ms([captured] * 2)[-1])
 
-    def _measure(self, graph: "torch.cuda.CUDAGraph", in_graph: int, once_ms: float, times: int) -> Timing:
-        rest_ms = self.effort.rest * once_ms
-        warmups = max(1, int(np.ceil(self.effort.warmup_ms / (once_ms + rest_ms))))
-        samples_ms = self._replay_ms(graph, warmups + self.effort.repeats(once_ms, times), rest_ms)
-        return _quantiles([sample * 1e3 / in_graph for sample in samples_ms[warmups:]])
+    def _warmups(self, once_ms: float) -> int:
+        return max(1, int(np.ceil(self.effort.warmup_ms / ((1 + self.effort.rest) * once_ms))))
 
-    def _replay_ms(self, graph: "torch.cuda.CUDAGraph", repeats: int, rest_ms: float = 0.0) -> list[float]:
-        """Milliseconds of each of `repeats` replays, queued behind whatever is running, each after a rest."""
+    def _measure(self, captured: "_Captured", times: int) -> Timing:
+        once_ms = captured.once_ms
+        warmups = self._warmups(once_ms)
+        replays = [captured] * (warmups + self.effort.repeats(once_ms, times))
+        samples_ms = self._replay_ms(replays, self.effort.rest * once_ms)
+        return _quantiles([sample * 1e3 / captured.calls for sample in samples_ms[warmups:]])
+
+    def _replay_ms(self, replays: "Sequence[_Captured]", rest_ms: float = 0.0) -> list[float]:
+        """Milliseconds of each of `replays`, queued behind whatever is running, each after a rest."""
         import torch
 
         cycles = int(rest_ms * _SLEEP_CYCLES_PER_MS)
-        starts, ends = [_event() for _ in range(repeats)], [_event() for _ in range(repeats)]
-        for start, end in zip(starts, ends, strict=True):
+        starts, ends = [_event() for _ in replays], [_event() for _ in replays]
+        for captured, start, end in zip(replays, starts, ends, strict=True):
             if cycles:
                 torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
             start.record()
-            graph.replay()
+            captured.graph.replay()
             end.record()
         ends[-1].synchronize()
         return [float(start.elapsed_time(end)) for start, end in zip(starts, ends, strict=True)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Captured:
+    """A CUDA graph of so many `calls`, and how long a replay took right after the capture."""
+
+    graph: "torch.cuda.CUDAGraph"
+    calls: int
+    once_ms: float
 
 
 def warm_gpu(seconds: float) -> None:

@@ -23,7 +23,7 @@ import hashlib
 import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -80,6 +80,27 @@ class Attention:
 
 
 @dataclass(frozen=True, slots=True)
+class Cliff:
+    """The step of an operator's time from `tokens` to one more (sequences for `lm_head`).
+
+    `growth` is relative to the time at `tokens`, 0.14 for 14 % more, `low` to `high` its 95 % interval over `rounds`
+    comparisons of the two in turn. With 0 rounds the interval is the spread of two separate measurements.
+    """
+
+    operator: str
+    tokens: Annotated[int, Ge(1)]
+    growth: Annotated[float, Gt(-1)]
+    low: float
+    high: float
+    rounds: Annotated[int, Ge(0)] = 0
+
+    @property
+    def error(self) -> float:
+        """Half the width of the interval."""
+        return (self.high - self.low) / 2
+
+
+@dataclass(frozen=True, slots=True)
 class TableMetadata:
     """The sidecar: what was measured, with what, when and how."""
 
@@ -99,8 +120,24 @@ class TableMetadata:
     noise: dict[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     seconds: Annotated[float, Gt(0)] | None = None
+    power_w: dict[str, float | None] = field(default_factory=dict)
+    throttled: dict[str, float] = field(default_factory=dict)
+    cliffs: tuple[Cliff, ...] = ()
     attention_model: KernelTimes | None = None
     """Constants of the attention kernel's replay, fitted to the rows."""
+
+
+class _OneLine(dict[str, Any]):
+    """A mapping that takes one line of a YAML."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes `_OneLine` so."""
+
+
+_Dumper.add_representer(
+    _OneLine, lambda dumper, value: dumper.represent_mapping("tag:yaml.org,2002:map", value, flow_style=True)
+)
 
 
 def write_table(path: Path, rows: "pd.DataFrame", metadata: TableMetadata) -> None:
@@ -110,8 +147,13 @@ def write_table(path: Path, rows: "pd.DataFrame", metadata: TableMetadata) -> No
         rows[column] = rows[column].fillna(0).astype(int)
     raw = {"schema": SCHEMA, **asdict(metadata)}
     raw["notes"] = list(metadata.notes)
+    raw["cliffs"] = [_OneLine(_rounded(asdict(cliff))) for cliff in metadata.cliffs]
     _replace(path, rows.to_csv(index=False, float_format="%.4f", lineterminator="\n"))
-    _replace(path.with_suffix(".yaml"), yaml.safe_dump(raw, sort_keys=False, width=110))
+    _replace(path.with_suffix(".yaml"), yaml.dump(raw, Dumper=_Dumper, sort_keys=False, width=110))
+
+
+def _rounded(raw: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: round(value, 5) if isinstance(value, float) else value for key, value in raw.items()}
 
 
 def _replace(path: Path, text: str) -> None:
@@ -171,7 +213,19 @@ def read_metadata(path: Path) -> TableMetadata:
         raise InputError(f"this version reads cost tables of schema {SCHEMA}", path=path, key="schema")
     if isinstance(raw.get("model"), dict):
         refuse_unpriceable(raw["model"], path)
-    return parse(TableMetadata, raw, path=path)
+    cliffs = _parse_cliffs(raw.pop("cliffs", None) or [], path)
+    return replace(parse(TableMetadata, raw, path=path), cliffs=cliffs)
+
+
+def _parse_cliffs(raw: Any, path: Path) -> tuple[Cliff, ...]:
+    if not (isinstance(raw, list) and all(isinstance(entry, dict) for entry in raw)):
+        raise InputError("should be a list of mappings", path=path, key="cliffs")
+    cliffs = tuple(parse(Cliff, entry, path=path, prefix=f"cliffs[{place}].") for place, entry in enumerate(raw))
+    for place, cliff in enumerate(cliffs):
+        if cliff.operator not in OPERATORS:
+            hint = nearest(cliff.operator, OPERATORS, "operators")
+            raise InputError(f'unknown operator "{cliff.operator}"; {hint}', path=path, key=f"cliffs[{place}].operator")
+    return cliffs
 
 
 def _checked_rows(

@@ -27,9 +27,10 @@ def _adapters(kind: Callable[..., Any]) -> dict[str, "TypeAdapter[Any] | type[An
 
 
 def _adapter(hint: Any) -> "TypeAdapter[Any] | type[Any]":
-    for kind in (hint, *get_args(hint)):
+    kinds = [hint, *(get_args(hint) if NoneType in get_args(hint) else ())]
+    for kind in kinds:
         if isinstance(kind, type) and is_dataclass(kind):  # alone or with None
-            return kind  # type: ignore[return-value]
+            return kind
     return TypeAdapter(hint, config=ConfigDict(strict=True))
 
 

@@ -2,19 +2,20 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
 
-from profiler import device, run
-from profiler.cli import _name_of, main
+from profiler import device, run, scan
+from profiler.cli import Span, _name_of, main
 from profiler.sweep import Workshop, unfinished_path
 from simulator.cost_table import OPERATORS, read_table
 from tests.profiler.machines import needs_torch, write_tiny_model
 
 pytestmark = needs_torch
 
-SMALL = ["--device", "cpu", "--max-tokens", "66", "--max-kv-tokens", "512", "--quick"]
+SMALL = ["--device", "cpu", "--max-tokens", "66", "--max-kv-tokens", "512", "--quick", "--no-plots"]
 
 
 @pytest.fixture
@@ -75,6 +76,55 @@ def test_an_interrupted_run_keeps_its_rows_and_resumes(profile, monkeypatch):
     assert not set(kept) & set(again)
     assert len(read_table(profile.out).frame()) == len(kept) + len(again)
     assert not unfinished_path(profile.out).exists()
+
+
+def test_a_whole_run_scans_for_cliffs_and_draws(profile, monkeypatch):
+    """Both sides of each compared step are rows, the sidecar has its interval, and plots lie beside the table."""
+    monkeypatch.setitem(scan.ALLOWANCE_S, "cpu", 1.0)
+    monkeypatch.setitem(scan.AIMS, "cpu", replace(scan.AIMS["cpu"], drift=0.001, smallest=0.01))
+    result = profile(small=["--device", "cpu", "--max-tokens", "66", "--max-kv-tokens", "256"])
+    assert result.exit_code == 0, result.output
+    table = read_table(profile.out)
+    assert table.metadata.cliffs
+    for cliff in table.metadata.cliffs:
+        place = "sequences" if cliff.operator == "lm_head" else "tokens"
+        measured = set(table.rows[place][table.rows["operator"] == cliff.operator].tolist())
+        assert {cliff.tokens, cliff.tokens + 1} <= measured
+        assert cliff.low < cliff.growth < cliff.high
+    assert (profile.out.parent / "table-plots" / "tokens.png").is_file()
+
+
+def test_a_short_budget_leaves_a_coarse_table_and_says_what_it_lacks(profile, monkeypatch):
+    """The clock jumps past the budget at the thirtieth point."""
+    measure, count = Workshop.measure, []
+
+    def late(self, point):
+        count.append(point)
+        if len(count) == 30:
+            monkeypatch.setattr("time.monotonic", lambda: 1e9)
+        return measure(self, point)
+
+    monkeypatch.setattr(Workshop, "measure", late)
+    result = profile("--budget", "2m", small=[*SMALL[:-2], "--no-plots"])
+    assert result.exit_code == 0, result.output
+    table = read_table(profile.out)
+    assert len(table.frame()) < 30
+    assert any(note.startswith("stopped by --budget with") for note in table.metadata.notes)
+    assert "of attention" in result.output
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("120s", 120), ("2m", 120), ("90", 90), ("1.5 min", 90), ("1h", 3600)])
+def test_a_budget_in_words(text, seconds):
+    """Seconds where no unit is given."""
+    assert Span().convert(text, None, None) == seconds
+
+
+@pytest.mark.parametrize("text", ["soon", "-3", "2m30", ""])
+def test_a_budget_that_is_no_time(text, tmp_path):
+    """Exit status 2, and how to write it."""
+    result = CliRunner().invoke(main, ["--budget", text, "--out", str(tmp_path / "t.csv")])
+    assert result.exit_code == 2
+    assert "write 120s, 2m or plain seconds" in result.output
 
 
 def test_an_existing_table_is_not_overwritten(profile):

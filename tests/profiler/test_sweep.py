@@ -111,7 +111,7 @@ def test_the_budget_ends_the_sweep_with_a_note():
     """A deadline in the past leaves everything."""
     measured = Measuring().run(Measured(), deadline_s=0.0)
     assert measured.rows == {}
-    assert measured.notes == ["stopped by --budget with 6 of 6 points left"]
+    assert measured.remarks() == ["stopped by --budget with 6 points left out: 6 of mlp"]
 
 
 def test_an_unfinished_table_is_a_table(tmp_path):

@@ -133,6 +133,69 @@ def test_a_long_call_is_repeated_at_least_ten_times(monkeypatch):
     assert timing.time_us == pytest.approx(20_000.0)
 
 
+def test_a_cpu_compares_in_turn():
+    """One round of each to warm up, then a round of each a repeat."""
+    order = []
+    effort = Effort(measure_ms=0.0, least_repeats=4, noisy_spread=float("inf"))
+    found = CpuTimer(effort).compare([lambda: order.append("a")], [lambda: order.append("b")])
+    assert order == list("ab" * 5)
+    assert (found.first.repeats, found.second.repeats) == (4, 4)
+
+
+@pytest.mark.torch
+@needs_torch[1]
+def test_two_points_are_compared_in_turn_after_a_common_warm_up(monkeypatch):
+    """Graphs of 0.1 and 0.12 ms a call: 20 % more; every other pair begins with the second graph."""
+    gpu = FakeGpu(call_ms=0.1).install(monkeypatch)
+    replayed = []
+
+    def call(name, call_ms):
+        def launch():
+            gpu.call_ms = call_ms
+            gpu.launch(name)
+
+        return launch
+
+    class Graph:
+        def replay(self):
+            if not hasattr(self, "calls"):
+                self.calls, self.call_ms = len(gpu.captured), gpu.call_ms
+            replayed.append(self.call_ms)
+            gpu.now_ms += self.call_ms * self.calls
+
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", lambda *_, **__: _capturing(gpu))
+    found = CudaTimer().compare([call("a", 0.1)], [call("b", 0.12)])
+    assert found.growth == pytest.approx(0.2)
+    assert (found.first.time_us, found.second.time_us) == (pytest.approx(100.0), pytest.approx(120.0))
+    assert replayed[4:12] == [0.1, 0.12, 0.12, 0.1] * 2  # after two replays of each, to learn their length
+    assert replayed.count(0.1) == replayed.count(0.12)
+    assert found.first.repeats == found.second.repeats >= 10
+
+
+@contextmanager
+def _capturing(gpu):
+    gpu.capturing, gpu.captured = True, []
+    yield
+    gpu.capturing = False
+
+
+@pytest.mark.torch
+@needs_gpu
+def test_on_a_gpu_the_same_work_compared_with_itself_differs_by_nothing():
+    """Within 1 %; and twice the rows take clearly longer."""
+    import torch
+
+    warm_gpu(1.0)
+    weights = [torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
+    x = torch.randn(2048, 8192, device="cuda", dtype=torch.bfloat16)
+    half, whole = ([lambda w=w, n=n: torch.mm(x[:n], w) for w in weights] for n in (1024, 2048))
+    assert abs(CudaTimer().compare(whole, whole).growth) < 0.01
+    assert CudaTimer().compare(half, whole).growth > 0.5
+
+
 @pytest.mark.torch
 @needs_gpu
 def test_a_matrix_product_on_a_gpu_takes_a_plausible_time():

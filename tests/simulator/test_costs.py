@@ -1,5 +1,6 @@
 """Prices of steps: the linear form by hand, and a small table at, between and beyond its points."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.cost_table import find_table, read_table
+from simulator.cost_table import Cliff, find_table, read_table, write_table
 from simulator.costs import LinearCosts
 from simulator.errors import InputError
 from simulator.table_costs import TableCosts
@@ -216,6 +217,18 @@ def test_written_table_reads_back(tmp_path: Path) -> None:
     assert len(table.sha256) == 64
 
 
+def test_cliffs_read_back_a_line_each(tmp_path: Path) -> None:
+    """Position, size, interval and rounds survive the sidecar; one without the key has none."""
+    cliffs = (Cliff("mlp", 256, 0.14, 0.13, 0.15, 4), Cliff("lm_head", 128, -0.05, -0.06, -0.04, 3))
+    path = tmp_path / "t.csv"
+    write_table(path, small_rows(), replace(metadata(), cliffs=cliffs, power_w={"power_max": 700.0}))
+    assert read_table(path).metadata == replace(metadata(), cliffs=cliffs, power_w={"power_max": 700.0})
+    sidecar = path.with_suffix(".yaml").read_text()
+    assert "- {operator: mlp, tokens: 256, growth: 0.14, low: 0.13, high: 0.15, rounds: 4}\n" in sidecar
+    path.with_suffix(".yaml").write_text(sidecar[: sidecar.index("cliffs:")])
+    assert read_table(path).metadata.cliffs == ()
+
+
 class TestFaults:
     """A table that is wrong: one message with file, line and column."""
 
@@ -274,6 +287,17 @@ class TestFaults:
         """A value of the wrong type is named."""
         path = self.changed_sidecar(tmp_path, page_size="large")
         assert self.refused(path).startswith("small.yaml, page_size: ")
+
+    def test_wrong_cliff(self, tmp_path: Path) -> None:
+        """The entry and its key are named."""
+        entry = {"operator": "mlp", "tokens": 0, "growth": 0.1, "low": 0.0, "high": 0.2}
+        assert self.refused(self.changed_sidecar(tmp_path, cliffs=[entry])).startswith("small.yaml, cliffs[0].tokens: ")
+        unknown = {**entry, "tokens": 1, "operator": "mlq"}
+        message = self.refused(self.changed_sidecar(tmp_path, cliffs=[unknown]))
+        assert message.startswith('small.yaml, cliffs[0].operator: unknown operator "mlq"; did you mean "mlp"?')
+        assert self.refused(self.changed_sidecar(tmp_path, cliffs=3)) == (
+            "small.yaml, cliffs: should be a list of mappings"
+        )
 
     def test_mixture_of_experts(self, tmp_path: Path) -> None:
         """A table of a mixture-of-experts model is refused in words."""
