@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import yaml
@@ -70,9 +70,16 @@ class Attention:
     version: str
 
 
+Source = Literal["measured", "imported", "modelled"]
+"""Measured by `profile-gpu`; imported from measurements of others; or computed from a datasheet by a model."""
+
+
 @dataclass(frozen=True, slots=True)
 class TableMetadata:
-    """The sidecar: what was measured, with what, when and how."""
+    """The sidecar: what was measured, with what, when and how.
+
+    `repeats` is the least of the rows; it is 0, and software versions are absent, where a row was not measured.
+    """
 
     gpu: Gpu
     model: ModelShape
@@ -80,16 +87,25 @@ class TableMetadata:
     dtype: str
     tensor_parallel: Annotated[int, Ge(1)]
     page_size: Annotated[int, Ge(1)]
-    torch: str
+    torch: str | None
     cuda: str | None
     driver: str | None
     date: str
-    repeats: Annotated[int, Ge(1)]
+    repeats: Annotated[int, Ge(0)]
     command: str
     clocks_mhz: dict[str, float | None] = field(default_factory=dict)
     noise: dict[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     seconds: Annotated[float, Gt(0)] | None = None
+    source: Source = "measured"
+
+    @property
+    def origin(self) -> str | None:
+        """A sentence for those who read results where the costs were not measured here; None where they were."""
+        if self.source == "measured":
+            return None
+        how = "come from a model of its datasheet" if self.source == "modelled" else "are imported from others' figures"
+        return f"costs of {self.model.name} on {self.gpu.name} {how}; the table's YAML says more"
 
 
 def write_table(path: Path, rows: "pd.DataFrame", metadata: TableMetadata) -> None:
@@ -247,6 +263,7 @@ def find_table(name_or_path: str, beside: Path | None = None) -> CostTable:
 
 
 def load_gpu(name: str) -> Gpu:
-    """Facts of a GPU from `profiler/gpus/NAME.yaml`."""
+    """Facts of a GPU from `profiler/gpus/NAME.yaml`; its `datasheet` is read by `profiler.imports`."""
     path = next(path for path in bundled_files("profiler", "gpus", "*.yaml") if path.stem == name)
-    return parse(Gpu, yaml.safe_load(path.read_text(encoding="utf-8")), path=path)
+    raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return parse(Gpu, {key: value for key, value in raw.items() if key != "datasheet"}, path=path)
