@@ -135,6 +135,8 @@ def resolve_experiment(raw: Mapping[str, Any], *, path: Path | None = None, sett
     runs = resolve_policies(keys.policies, beside, path)
     runs = apply_settings(runs, settings, folders)
     notes = [] if table else [f"analytic costs name no GPU: memory and defaults are those of an {gpu.name}"]
+    if table is not None and table.metadata.origin:
+        notes.append(table.metadata.origin)
     changed = (keys.provenance or {}).get("costs_sha256")
     if table is not None and changed not in (None, table.sha256):
         notes.append(f"the cost table {keys.costs} has changed since {path} was written: results will differ")
