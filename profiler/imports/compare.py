@@ -26,6 +26,7 @@ from simulator.cost_table import CostTable, find_table
 from simulator.errors import InputError
 
 LEAST, MOST = 4096, 16384
+RANGES = ((1, 64), (65, 512), (513, 2049), (2050, 16384))
 CLIFF = 0.03
 
 
@@ -92,8 +93,11 @@ def report(table: CostTable, engine: str) -> str:
             "" if one.exact else " (interpolated; without activation)" if one.operator == "mlp" else " (interpolated)"
         )
         lines.append(f"| {one.operator} | {shown}{remark} | {_spread(one.differences)} |")
-    exact = [difference for one in compared if one.exact for difference in one.differences]
-    lines.append(f"| same n, k in {LEAST} to {MOST} | | {_spread(exact)} |")
+    exact = [time for one in compared if one.exact for time in one.times.items()]
+    for low, high in ((1, MOST), *RANGES):
+        differences = [ours / theirs - 1 for tokens, (ours, theirs) in exact if low <= tokens <= high]
+        which = "all" if (low, high) == (1, MOST) else f"{low} to {high}"
+        lines.append(f"| same n, k in {LEAST} to {MOST}, {which} tokens | | {_spread(differences)} |")
     lines += ["", f"Steps from t to t + 1 tokens of {CLIFF:.0%} or more on either side:", ""]
     lines += ["| operator | tokens | table | package | |", "| --- | --- | --- | --- | --- |"]
     lines += [line for one in compared for line in _cliff_lines(one)]

@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from profiler.cliffs import summary
+import pandas as pd
+
+from profiler.cliffs import LAYER, find_cliffs
 from profiler.imports.datasheet import Hardware, load_hardware
 from profiler.imports.roofline import Roofline
 from profiler.imports.silicon import Silicon, default_engine
@@ -41,7 +43,20 @@ def import_costs(options: Options) -> None:
         return
     modelled = int((rows["repeats"] == 0).sum())
     print(f"{len(rows)} rows in {path}, {modelled} of them from the roofline model")
-    print("\n".join([*source.notes(), *summary(rows)]))
+    print("\n".join([*source.notes(), *largest_steps(rows)]))
+
+
+def largest_steps(rows: pd.DataFrame, most: int = 3) -> list[str]:
+    """The largest steps from t to t + 1 tokens, of the matrix products of a layer together, from 64 tokens on."""
+    steps = [cliff for cliff in find_cliffs(rows) if cliff.operator == LAYER and cliff.tokens >= 64]
+    if not steps:
+        return ["no two neighbouring token counts: cliffs are smoothed over"]
+    steps.sort(key=lambda step: -abs(step.growth))
+    return [_told(step.tokens, step.growth) for step in steps[:most]]
+
+
+def _told(tokens: int, growth: float) -> str:
+    return f"{tokens + 1} tokens cost {abs(growth):.0%} {'more' if growth > 0 else 'less'} than {tokens}"
 
 
 def _writable(options: Options, shape: ModelShape) -> Path:

@@ -62,6 +62,13 @@ class Silicon:
         path = self.table(name)
         return f"{self.engine} {path.parent.name}" if path else self.engine
 
+    def token_counts(self) -> int:
+        """How many token counts the matrix products have; 0 without a table."""
+        if self.table("gemm_perf") is None:
+            return 0
+        query = f"select count(distinct m) from t where gemm_dtype = '{DTYPE}'"
+        return int(self._rows("gemm_perf", query, ("gemm_dtype", "m"))[0][0])
+
     def gemm_us(self) -> dict[Shape, dict[int, float]]:
         """Microseconds by tokens of each (n, k) in bf16. Raises InputError where the table is missing."""
         query = f"select n, k, m, median(latency) from t where gemm_dtype = '{DTYPE}' group by all order by all"
@@ -140,14 +147,5 @@ def _version_key(version: str) -> list[tuple[int, int, str]]:
 
 def default_engine(gpu: str) -> str:
     """The engine with most token counts in its matrix products, the first of ENGINES among equals."""
-    counts = {engine: _token_counts(Silicon(gpu, engine)) for engine in ENGINES}
+    counts = {engine: Silicon(gpu, engine).token_counts() for engine in ENGINES}
     return max(ENGINES, key=lambda engine: counts[engine])
-
-
-def _token_counts(silicon: Silicon) -> int:
-    path = silicon.table("gemm_perf")
-    if path is None:
-        return 0
-    query = "select count(distinct m) from read_parquet(?) where gemm_dtype = ?"
-    (count,) = duckdb.execute(query, [str(path), DTYPE]).fetchone() or (0,)
-    return int(count)

@@ -140,26 +140,32 @@ class SiliconSource:
         parts = []
         if point.prefills:
             alone = replace(point, decodes=0, decode_context=0)
-            parts.append((self.roofline.time_us(alone), self._prefill_correction(point.prefill_tokens)))
+            parts.append((self.roofline.time_us(alone), _between(point.prefill_tokens, self._prefill_ratios)))
         if point.decodes:
             alone = Point("attention", decodes=point.decodes, decode_context=point.decode_context)
             parts.append((self.roofline.time_us(alone), self._decode_correction(point.decodes, point.decode_context)))
         return sum(time * correction for time, correction in parts) / sum(time for time, _ in parts)
 
-    def _prefill_correction(self, tokens: int) -> float:
-        ratios = {
+    @cached_property
+    def _prefill_ratios(self) -> dict[int, float]:
+        """Measured over modelled time of one prompt, by its tokens."""
+        return {
             count: time / self.roofline.time_us(Point("attention", prefills=1, prefill_tokens=count))
             for (prompts, count), time in self._prefill.items()
             if prompts == 1
         }
-        return _between(tokens, ratios)
 
-    def _decode_correction(self, decodes: int, context: int) -> float:
-        by_decodes: dict[int, dict[int, float]] = {}
+    @cached_property
+    def _decode_ratios(self) -> dict[int, dict[int, float]]:
+        """Measured over modelled time of decodes, by their number and the entries each attends to."""
+        ratios: dict[int, dict[int, float]] = {}
         for (count, entries), time in self._decode.items():
             model = self.roofline.time_us(Point("attention", decodes=count, decode_context=entries))
-            by_decodes.setdefault(count, {})[entries] = time / model
-        return _between(decodes, {count: _between(context, ratios) for count, ratios in by_decodes.items()})
+            ratios.setdefault(count, {})[entries] = time / model
+        return ratios
+
+    def _decode_correction(self, decodes: int, context: int) -> float:
+        return _between(decodes, {count: _between(context, ratios) for count, ratios in self._decode_ratios.items()})
 
     def _of_heads(self, times: dict[Shape, dict[tuple[int, int], float]], what: str) -> dict[tuple[int, int], float]:
         """The times of the model's head layout; of the nearest KV heads, scaled by the model, where it is missing."""

@@ -146,7 +146,7 @@ def _statistic(frame: pd.DataFrame, part: str, statistic: str, path: Path) -> pd
 
 
 def _token_times(frame: pd.DataFrame, path: Path, operator: str, parts: tuple[str, ...]) -> Times:
-    places = [Point(operator, tokens=tokens) for tokens in _column(frame, "num_tokens", path).astype(int).tolist()]
+    places = [Point(operator, tokens=tokens) for tokens in _counts(frame, "num_tokens", path)]
     return _times(places, frame, path, parts)
 
 
@@ -173,18 +173,25 @@ def _times(places: list[Point], frame: pd.DataFrame, path: Path, parts: tuple[st
     return {place: Price(row["median"], row["min"], row["max"], 1) for place, row in medians.items()}
 
 
-def _places(frame: pd.DataFrame, path: Path, *columns: str) -> Iterator[list[int]]:
-    yield from frame[[_column(frame, column, path).name for column in columns]].astype(int).to_numpy().tolist()
+def _counts(frame: pd.DataFrame, column: str, path: Path) -> list[int]:
+    """A column of counts. Raises InputError naming the line that holds none."""
+    fields = _column(frame, column, path)
+    numbers = pd.to_numeric(fields, errors="coerce").tolist()
+    for row, field, number in zip(frame.index.tolist(), fields.tolist(), numbers, strict=True):
+        if not number >= 0 or number % 1:
+            raise InputError(f"not a count: {field!r}", path=path, line=row + 2, key=column)
+    return [int(number) for number in numbers]
 
 
 def _chunks(frame: pd.DataFrame, path: Path) -> list[Point]:
-    places = _places(frame, path, "batch_size", "prefill_chunk_size", "kv_cache_size")
+    columns = [_counts(frame, name, path) for name in ("batch_size", "prefill_chunk_size", "kv_cache_size")]
+    places = zip(*columns, strict=True)
     return [Point("attention", prefills=batch, prefill_tokens=new, prefill_context=old) for batch, new, old in places]
 
 
 def _decodes(frame: pd.DataFrame, path: Path) -> list[Point]:
     """A decode also attends to its own token."""
-    places = _places(frame, path, "batch_size", "kv_cache_size")
+    places = zip(_counts(frame, "batch_size", path), _counts(frame, "kv_cache_size", path), strict=True)
     return [Point("attention", decodes=batch, decode_context=before + 1) for batch, before in places]
 
 
