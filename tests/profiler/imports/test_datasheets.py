@@ -2,12 +2,18 @@
 
 import pytest
 
+from profiler.imports.cli import HELP
 from profiler.imports.datasheet import gpu_names, load_constants, load_hardware
 from profiler.imports.published import published
 from simulator.cost_table import load_gpu
 from simulator.errors import InputError
 
 NAMES = gpu_names()
+
+
+def test_the_help_names_every_gpu():
+    """It does not read the folder, so as to be there at once."""
+    assert f"{', '.join(NAMES)}." in HELP
 
 
 def test_the_gpus_of_the_papers_are_there():
