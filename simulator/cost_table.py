@@ -25,7 +25,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import yaml
@@ -79,6 +79,10 @@ class Attention:
     version: str
 
 
+Source = Literal["measured", "imported", "modelled"]
+"""Measured by `profile-gpu`; imported from measurements of others; or computed from a datasheet by a model."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cliff:
     """The step of an operator's time from `tokens` to one more (sequences for `lm_head`).
@@ -102,7 +106,10 @@ class Cliff:
 
 @dataclass(frozen=True, slots=True)
 class TableMetadata:
-    """The sidecar: what was measured, with what, when and how."""
+    """The sidecar: what was measured, with what, when and how.
+
+    `repeats` is the least of the rows; it is 0, and software versions are absent, where a row was not measured.
+    """
 
     gpu: Gpu
     model: ModelShape
@@ -110,11 +117,11 @@ class TableMetadata:
     dtype: str
     tensor_parallel: Annotated[int, Ge(1)]
     page_size: Annotated[int, Ge(1)]
-    torch: str
+    torch: str | None
     cuda: str | None
     driver: str | None
     date: str
-    repeats: Annotated[int, Ge(1)]
+    repeats: Annotated[int, Ge(0)]
     command: str
     clocks_mhz: dict[str, float | None] = field(default_factory=dict)
     noise: dict[str, float] = field(default_factory=dict)
@@ -125,6 +132,15 @@ class TableMetadata:
     cliffs: tuple[Cliff, ...] = ()
     attention_model: KernelTimes | None = None
     """Constants of the attention kernel's replay, fitted to the rows."""
+    source: Source = "measured"
+
+    @property
+    def origin(self) -> str | None:
+        """A sentence for those who read results where the costs were not measured here; None where they were."""
+        if self.source == "measured":
+            return None
+        how = "come from a model of its datasheet" if self.source == "modelled" else "are imported from others' figures"
+        return f"costs of {self.model.name} on {self.gpu.name} {how}; the table's YAML says more"
 
 
 class _OneLine(dict[str, Any]):
@@ -356,6 +372,7 @@ def _require_degree(name: str, degree: int, wanted: int | None) -> None:
 
 
 def load_gpu(name: str) -> Gpu:
-    """Facts of a GPU from `profiler/gpus/NAME.yaml`."""
+    """Facts of a GPU from `profiler/gpus/NAME.yaml`; its `datasheet` is read by `profiler.imports`."""
     path = next(path for path in bundled_files("profiler", "gpus", "*.yaml") if path.stem == name)
-    return parse(Gpu, yaml.safe_load(path.read_text(encoding="utf-8")), path=path)
+    raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return parse(Gpu, {key: value for key, value in raw.items() if key != "datasheet"}, path=path)

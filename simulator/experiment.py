@@ -139,6 +139,8 @@ def resolve_experiment(raw: Mapping[str, Any], *, path: Path | None = None, sett
     notes += [f"{model.name}: {approximation}" for approximation in model.approximations]
     if table is not None and tensor > 1:
         notes.append(f"steps are priced without the all-reduces between the {tensor} GPUs, so they are too short")
+    if table is not None and table.metadata.origin:
+        notes.append(table.metadata.origin)
     changed = (keys.provenance or {}).get("costs_sha256")
     if table is not None and changed not in (None, table.sha256):
         notes.append(f"the cost table {keys.costs} has changed since {path} was written: results will differ")

@@ -14,7 +14,7 @@ def print_listing(what: str) -> None:
     """Print the policies with their options, the cost tables, models or trace formats."""
     makers = {"policies": _policies, "costs": _costs, "models": _models, "formats": _formats}
     console = Console()
-    console.width = max(console.width, 100)
+    console.width = max(console.width, 110 if what == "costs" else 100)
     console.print(makers[what]())
 
 
@@ -68,7 +68,8 @@ def _costs() -> Table:
         made = read_metadata(path.with_suffix(".yaml"))
         attention = f"{made.attention.backend} {made.attention.version}"
         degree = str(made.tensor_parallel)
-        table.add_row("\n= ".join(alike), made.gpu.name, made.model.name, degree, attention, made.date[:10])
+        measured = made.date[:10] if made.source == "measured" else f"no, {made.source}"
+        table.add_row("\n= ".join(alike), made.gpu.name, made.model.name, degree, attention, measured)
     return table
 
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import settings
 
 NO_TORCH, NO_GPU, NOT_FULL = "torch is not installed", "no GPU that torch sees", "slow; --full runs it"
+NO_SILICON = "aiconfigurator-core is not installed"
 
 settings.register_profile("here", deadline=None)  # a loaded machine is slow, not wrong
 settings.register_profile("ci", deadline=None, derandomize=True)
@@ -26,10 +27,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip what is marked `torch`, `gpu` or `slow` where it cannot or should not run."""
+    """Skip what is marked `torch`, `gpu`, `silicon` or `slow` where it cannot or should not run."""
     reasons = {
         "torch": None if find_spec("torch") else NO_TORCH,
         "gpu": None if _has_gpu(items) else NO_GPU,
+        "silicon": None if find_spec("aiconfigurator_core") else NO_SILICON,
         "slow": None if config.getoption("--full") else NOT_FULL,
     }
     for item in items:
@@ -52,6 +54,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     said = {
         NO_TORCH: "skipped for want of torch, which is not installed (a CPU build is enough)",
         NO_GPU: "skipped for want of an NVIDIA GPU",
+        NO_SILICON: "skipped for want of aiconfigurator-core, measurements that import-costs can read",
         NOT_FULL: "skipped for taking minutes (--full runs them)",
     }
     skipped = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", [])]

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from profiler.cli import main as profile_gpu
+from profiler.imports.cli import main as import_costs
 from simulator.cli import simulate_trace
 from simulator.conformance.__main__ import check
 from simulator.errors import InputError
@@ -50,6 +51,18 @@ def simulate(line):
         pytest.fail(f"{line}: {error}")
     assert result.exit_code == 0, result.output
     return result.output
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_table_for_a_gpu_that_is_not_there():
+    """It is made without a GPU, simulated from, and the run says that nobody measured it."""
+    lines = commands("import-costs")
+    assert lines
+    for line in lines:
+        result = CliRunner().invoke(import_costs, shlex.split(line)[1:], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+    (line,) = (line for line in commands("simulate-trace") if "--costs a100.csv" in line)
+    assert "come from a model of its datasheet" in simulate(line)
 
 
 def test_every_simulation_works(folder):

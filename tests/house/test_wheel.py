@@ -71,6 +71,7 @@ def installed(built, tmp_path_factory):
         "policies/*.yaml",
         "profiler/models/*.yaml",
         "profiler/gpus/*.yaml",
+        "profiler/imports/*.yaml",
     ],
 )
 def test_data_beside_the_code_is_in_the_wheel(inside, pattern):

@@ -1,0 +1,47 @@
+"""A fixture that runs `import-costs`."""
+
+import pytest
+from click.testing import CliRunner
+
+from profiler.imports.cli import main
+from simulator.cost_table import read_table
+from tests.profiler.imports.sources import write_model
+
+
+@pytest.fixture
+def import_costs(tmp_path):
+    """Runs `import-costs` on a model of two layers; the table goes to tmp_path/table.csv. Returns click's result."""
+    model = write_model(tmp_path)
+
+    def run(*options, model=model):
+        return CliRunner().invoke(
+            main, [*map(str, options), "--model", str(model), "--out", str(tmp_path / "table.csv")]
+        )
+
+    return run
+
+
+@pytest.fixture
+def imported(import_costs, tmp_path):
+    """The table that `import-costs` writes with these options."""
+
+    def run(*options, **model):
+        result = import_costs(*options, **model)
+        assert result.exit_code == 0, result.output
+        return read_table(tmp_path / "table.csv")
+
+    return run
+
+
+@pytest.fixture
+def refused(import_costs, tmp_path):
+    """What `import-costs` says when it exits with 2 and writes nothing: one line."""
+
+    def run(*options, **model):
+        result = import_costs(*options, **model)
+        assert result.exit_code == 2, result.output
+        assert result.output.count("\n") == 1
+        assert not (tmp_path / "table.csv").exists()
+        return result.output
+
+    return run

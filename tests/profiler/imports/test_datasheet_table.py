@@ -1,0 +1,125 @@
+"""`import-costs datasheet`, and the table that ships from it."""
+
+import subprocess
+import sys
+
+import pytest
+
+from profiler.imports.datasheet import load_hardware
+from profiler.imports.table import DatasheetSource, make_rows, roofline_of
+from simulator.cost_table import COLUMNS, OPERATORS, find_table, read_metadata, table_names
+from simulator.models import load_model
+from simulator.table_costs import TableCosts
+
+SHIPPED = "paper/gpt3-175b-a100"
+
+
+def test_a_table_that_the_simulator_prices_steps_from(imported):
+    """All operators; decodes, a chunk and both together have prices."""
+    table = imported("datasheet", "--gpu", "a100-80")
+    assert set(table.rows["operator"]) == set(OPERATORS)
+    costs = TableCosts(table)
+    decodes, chunk = costs.step_ns(64, 64 * 1000, []), costs.step_ns(0, 0, [(0, 256)])
+    assert 0 < max(decodes, chunk) < costs.step_ns(64, 64 * 1000, [(0, 256)]) < 2 * (decodes + chunk)
+
+
+def test_both_sides_of_every_tile_boundary_are_in_the_table(imported):
+    """Multiples of 64 up to 1024 tokens and the token after each."""
+    frame = imported("datasheet", "--gpu", "a100-80").frame()
+    tokens = set(frame[frame["operator"] == "qkv_proj"]["tokens"])
+    assert {size + one for size in range(64, 1025, 64) for one in (0, 1)} <= tokens
+
+
+def test_the_grid_reaches_far(imported):
+    """Contexts above 16384, 1024 decodes, chunks beside decodes."""
+    frame = imported("datasheet", "--gpu", "h200").frame()
+    attention = frame[frame["operator"] == "attention"]
+    assert attention["prefill_context"].max() >= 16384
+    assert attention["decode_context"].max() >= 16384
+    assert attention["decodes"].max() >= 1024
+    assert ((attention["decodes"] >= 512) & (attention["prefills"] == 1)).any()
+
+
+def test_the_sidecar_says_that_it_is_a_model(imported):
+    """Source, notes, no repeats, no software, the datasheet's links."""
+    metadata = imported("datasheet", "--gpu", "a40").metadata
+    assert (metadata.source, metadata.repeats, metadata.torch, metadata.cuda) == ("modelled", 0, None, None)
+    assert metadata.notes[0].startswith("model, not measured")
+    assert any("https://" in note for note in metadata.notes)
+    assert metadata.gpu.name == "NVIDIA A40"
+
+
+def test_a_tensor_parallel_table_is_of_the_shard_and_names_the_whole(imported):
+    """Half the work takes less time; the sidecar holds the whole model and the degree."""
+    whole, half = (imported("datasheet", "--gpu", "a40", "--tp", tp, "--force") for tp in (1, 2))
+    assert half.metadata.tensor_parallel == 2
+    assert half.metadata.model == whole.metadata.model
+    assert any("all-reduce" in note for note in half.metadata.notes)
+
+    def qkv(table):
+        frame = table.frame()
+        return frame[(frame["operator"] == "qkv_proj") & (frame["tokens"] == 4096)]["time_us"].item()
+
+    assert 0.4 < qkv(half) / qkv(whole) < 0.6
+
+
+def test_the_shipped_table_is_what_its_command_makes():
+    """Row for row: nothing in it was written by hand."""
+    shape, hardware = load_model("gpt3-175b"), load_hardware("a100-80")
+    made = make_rows(DatasheetSource(roofline_of(shape, 8, hardware)))
+    held = find_table(SHIPPED)
+    assert held.metadata.command == (
+        "import-costs datasheet --gpu a100-80 --model gpt3-175b --tp 8 --out gpt3-175b-a100.csv"
+    )
+    frame = held.frame()[list(COLUMNS)]
+    assert frame["time_us"].to_numpy() == pytest.approx(made["time_us"].to_numpy(), abs=1e-4)
+    for column in ("operator", "tokens", "sequences", "prefill_tokens", "prefill_context", "decodes", "decode_context"):
+        assert frame[column].tolist() == made[column].tolist()
+
+
+def test_the_shipped_table_says_model_not_measured():
+    """Eight GPUs, an ungated MLP."""
+    metadata = read_metadata(table_names()[SHIPPED].with_suffix(".yaml"))
+    assert "model, not measured" in metadata.notes[0]
+    assert (metadata.source, metadata.tensor_parallel, metadata.model.gated_mlp) == ("modelled", 8, False)
+
+
+def test_an_unknown_source_is_named_with_the_nearest(refused):
+    """And what else it may be."""
+    assert 'did you mean "datasheet"?' in refused("datashet", "--gpu", "a40")
+
+
+def test_an_unknown_gpu_is_refused(refused):
+    """With those that are known."""
+    assert "GPUs: a100-40, a100-80" in refused("datasheet", "--gpu", "v100")
+
+
+def test_an_unknown_model_is_refused(refused):
+    """With those that are known."""
+    assert 'unknown model "llama"' in refused("datasheet", "--gpu", "a40", model="llama")
+
+
+def test_heads_that_do_not_divide_are_refused(refused):
+    """32 heads over 5 GPUs."""
+    assert "--tp: num_attention_heads 32" in refused("datasheet", "--gpu", "a40", "--tp", "5")
+
+
+def test_an_existing_table_is_not_overwritten(import_costs, tmp_path):
+    """Unless --force says so."""
+    (tmp_path / "table.csv").write_text("precious", encoding="utf-8")
+    result = import_costs("datasheet", "--gpu", "a40")
+    assert (result.exit_code, "--force" in result.output) == (2, True)
+    assert (tmp_path / "table.csv").read_text(encoding="utf-8") == "precious"
+    assert import_costs("datasheet", "--gpu", "a40", "--force").exit_code == 0
+
+
+def test_help_is_a_short_manual_and_loads_nothing_heavy():
+    """It is there in an instant."""
+    program = (
+        "import sys; from profiler.imports.cli import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: print(sorted({'torch', 'pandas', 'duckdb', 'numpy', 'pydantic'} & set(sys.modules)))"
+    )
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert "Examples:" in shown
+    assert shown.rstrip().endswith("[]")
