@@ -72,9 +72,11 @@ DECODES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)
 DECODE_CONTEXTS = (16, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 MOST_CELLS = 14  # of a kernel's smallest tiles, whose every edge is measured
 
+LAYER_TOKENS = (2048, 4096, 8192)
+
 _COARSE_TOKENS = {1, 16, 64, 128, 256, 257, 384, 512, 513, 1024, 2048, 4096, 8192}
 _COARSE_CHUNKS = {64, 256, 512, 2048, 8192}
-_COARSE_CONTEXTS = {0, 128, 1024, 4096}
+_COARSE_CONTEXTS = {0, 128, 512, 1024, 4096}
 _COARSE_DECODES = {1, 16, 64, 256, 1024}
 
 
@@ -145,6 +147,7 @@ def plan(limits: Limits, kernel: Kernel, coarse: bool = False) -> list[Point]:
         *token_points(limits.max_tokens),
         *sequences,
         *(point for point in attention if _within(point, limits)),
+        *(Point("whole_layer", tokens=tokens) for tokens in LAYER_TOKENS if tokens <= limits.max_tokens),
     ]
     first = [point for point in points if _is_coarse(point, limits)]
     return first if coarse else first + _without(points, first)
@@ -158,7 +161,9 @@ def _without(points: Iterable[Point], left_out: Iterable[Point]) -> list[Point]:
 def kv_tokens(point: Point, page_size: int) -> int:
     """KV entries that an attention point occupies, each sequence rounded up to whole pages."""
     prefill = -(-(point.prefill_context + point.prefill_tokens) // page_size) * page_size
-    return point.prefills * prefill + point.decodes * -(-point.decode_context // page_size) * page_size
+    return point.prefills * prefill + point.decodes * (
+        -(-point.decode_context // page_size) * page_size + (page_size if point.decode_longest else 0)
+    )
 
 
 def _within(point: Point, limits: Limits) -> bool:
@@ -175,7 +180,7 @@ def _is_coarse(point: Point, limits: Limits) -> bool:
     """Whether the point is in the first pass."""
     if point.operator != "attention":
         return (point.tokens or point.sequences) in _COARSE_TOKENS | {limits.max_tokens}
-    if point.prefills > 1 or (point.decodes and point.prefills and point.prefill_context):
+    if point.prefills > 1 or point.decode_longest or (point.decodes and point.prefills and point.prefill_context):
         return False
     chunk_fits = not point.prefills or point.prefill_tokens in _COARSE_CHUNKS
     context_fits = not point.prefills or point.prefill_context in _COARSE_CONTEXTS

@@ -35,10 +35,32 @@ def turns_us(bench: Bench, attention: PagedAttention, timer: Timer) -> float:
     return max(median(beyond), 0.0)
 
 
-def layer_calls(tokens: int, elementwise: Elementwise, products: list[list[Call]], attend: list[Call]) -> list[Call]:
-    """Calls of a whole layer each, its kernels in a layer's order, on different weights, pages and caches."""
+class Layers:
+    """Whole layers of one prompt, as many calls as the model has layers: they take as long as a step, in which a GPU may
+    have to lower its clocks as it has not for one operator."""
+
+    def __init__(self, bench: Bench, attention: PagedAttention):
+        self.linear = [BUILDERS[name](bench) for name in LINEAR_OPERATORS]
+        self.elementwise = Elementwise(bench)
+        self.attention, self.layers = attention, bench.shape.num_hidden_layers
+
+    def calls(self, point: Point) -> list[Call]:
+        """One call a layer of a prompt of the point's tokens."""
+        tokens = point.tokens
+        prompt = Point("attention", prefills=1, prefill_tokens=tokens)
+        products = [list(operator.calls(point)) for operator in self.linear]
+        return layer_calls(tokens, self.elementwise, products, self.attention.calls(prompt), self.layers)
+
+
+def layer_calls(
+    tokens: int, elementwise: Elementwise, products: list[list[Call]], attend: list[Call], layers: int | None = None
+) -> list[Call]:
+    """Calls of a whole layer each, its kernels in a layer's order, on different weights, pages and caches.
+
+    `layers` of them, or as many as there are different ones.
+    """
     qkv, output, mlp = products
-    layers = max(len(calls) for calls in (*products, attend))
+    layers = layers or max(len(calls) for calls in (*products, attend))
 
     def layer(project: Call, caches: tuple, attention: Call, out: Call, feed: Call) -> Call:  # type: ignore[type-arg]
         def call() -> None:

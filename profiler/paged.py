@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from profiler.attention import AttentionBackend, TorchAttention
-from profiler.batch import Scheduled, VarlenBatch, chunk, decode, pages_of, share_pages, table_of
+from profiler.batch import Scheduled, VarlenBatch, chunk, decode, pages_of, share_pages
 from profiler.fused import relative_error
 from profiler.grid import Point
 from profiler.timing import Call

@@ -7,11 +7,13 @@ import time
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from profiler import device as machine
 from profiler.attention import AttentionBackend, choose_attention
 from profiler.clocks import ClockSampler
 from profiler.finish import finish, folder_of
+from profiler.fit import fit_table
 from profiler.fused import Fused, check_fused, choose_fused
 from profiler.grid import Limits, Point, control_points, plan
 from profiler.layer import turns_us
@@ -30,13 +32,18 @@ from profiler.sweep import (
     unfinished_path,
 )
 from profiler.timing import QUICK, CpuTimer, CudaTimer, Effort, Timer, warm_gpu
+from simulator.attention.kernels import kernel_of
 from simulator.cost_table import Attention, TableMetadata, read_table, write_table
 from simulator.errors import InputError
 from simulator.models import ModelShape, load_model
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 WARM_GPU_S = 2.5
 KV_SHARE = 0.6  # of the free memory, for the one layer's KV cache
 LEAST_KV_TOKENS = 32_768
+LEAST_ATTENTION_KINDS = 6  # pairs of decodes and chunks, without which there is nothing to fit
 RANK_NOTE = "one of {} ranks, alone: the all-reduces between them and the all-gather of logits are not in these times"
 GIB = 2**30
 
@@ -107,7 +114,8 @@ def profile(options: Options, started_s: float) -> None:
     setup = prepare(options, shape)
     for approximation in shape.approximations:
         _tell(options, f"note: {approximation}")
-    points = plan(setup.limits, coarse=options.quick)
+    kernel = kernel_of(setup.backend.name, setup.shape, setup.metadata.gpu.sm_count)
+    points = plan(setup.limits, kernel, coarse=options.quick)
     measured = resume(options.out, setup.metadata) if options.resume else Measured()
     _tell(
         options,
@@ -126,10 +134,21 @@ def profile(options: Options, started_s: float) -> None:
         raise InputError("nothing was measured: the budget was over before the first point", key="--budget")
     rows = measured.frame()
     write_table(options.out, rows, metadata)
+    _fit_attention(options, rows, metadata)
     discard_unfinished(options.out)
     _tell(options, f"{len(rows)} rows in {options.out}, {metadata.seconds:.0f} s")
     plots = None if options.no_plots else options.plots or folder_of(options.out)
     finish(read_table(options.out), options.decodes, plots, options.quiet, measured.remarks())
+
+
+def _fit_attention(options: Options, rows: "pd.DataFrame", metadata: TableMetadata) -> None:
+    """Add to the written table the constants of its attention kernel, if it has rows enough."""
+    kinds = rows[rows["operator"] == "attention"].groupby(["prefills", "decodes"]).ngroups
+    if kinds < LEAST_ATTENTION_KINDS:
+        return
+    _tell(options, "fitting the attention kernel's schedule")
+    table = read_table(options.out)
+    write_table(options.out, rows, replace(metadata, attention_model=fit_table(table)))
 
 
 def _require_writable(options: Options) -> None:

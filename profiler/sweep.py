@@ -16,6 +16,7 @@ import pandas as pd
 
 from profiler.clocks import ClockSampler
 from profiler.grid import Point
+from profiler.layer import Layers
 from profiler.operators import BUILDERS, Bench, Operator
 from profiler.paged import PagedAttention
 from profiler.timing import Timer, Timing
@@ -66,11 +67,16 @@ class Workshop:
                 import torch
 
                 torch.cuda.empty_cache()
-            self._operator = (
-                self.make_attention() if point.operator == "attention" else BUILDERS[point.operator](self.bench)
-            )
+            self._operator = self._build(point.operator)
             self._name = point.operator
         return self._operator
+
+    def _build(self, name: str) -> Operator:
+        if name == "attention":
+            return self.make_attention()
+        if name == "whole_layer":
+            return Layers(self.bench, self.make_attention())
+        return BUILDERS[name](self.bench)
 
 
 def row_of(point: Point, timing: Timing, sm_mhz: float) -> Row:

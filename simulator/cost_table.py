@@ -8,7 +8,7 @@ One row is one measured point of one operator. Times are of one call of the oper
 | `qkv_proj`, `o_proj`, `mlp`, `elementwise`, `embedding` | `tokens` of the step |
 | `lm_head` (final norm, LM head, greedy sampling) | `sequences` |
 | `attention` | `prefills` sequences of `prefill_tokens` new tokens each after `prefill_context` cached ones, and `decodes` sequences that each attend to `decode_context` entries, their own new token included; `decode_longest` the longest of them where they differ (`simulator.attention.contexts`), `decode_context` being their mean |
-| `layer` | `tokens` of one prompt: a whole layer, in a run as long as the step of all layers |
+| `whole_layer` | `tokens` of one prompt: a whole layer, in a run as long as the step of all layers |
 
 `mlp` is the whole gated (or plain) MLP. `elementwise` is everything else of a layer, fused as engines fuse it: norms
 with their residual adds, rotary embedding and the KV-cache write. Learned positions belong to `embedding`.
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 TOKEN_OPERATORS = ("qkv_proj", "o_proj", "mlp", "elementwise", "embedding")
-OPERATORS = (*TOKEN_OPERATORS, "lm_head", "attention", "layer")
+OPERATORS = (*TOKEN_OPERATORS, "lm_head", "attention", "whole_layer")
 PLACE_COLUMNS = (
     "tokens",
     "sequences",

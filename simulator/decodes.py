@@ -16,8 +16,8 @@ class Decodes:
     """Clock, counts and sums of the cohort; contexts in tokens."""
 
     __slots__ = (
-        "_block_size",
         "_births",
+        "_block_size",
         "_joined",
         "birth_sum",
         "clock",

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.attention.calls import MeasuredCall, guess_times
+from simulator.attention.kernel_times import KernelTimes
 from simulator.attention.kernels import Kernel, kernel_of
 from simulator.attention.prices import AttentionPrices, Correction, replay_decodes
-from simulator.attention.kernel_times import KernelTimes
 from simulator.attention.surfaces import PrefillSurface
 from simulator.cost_table import TOKEN_OPERATORS, CostTable
 from simulator.costs import DecodePiece
@@ -131,7 +131,7 @@ class _Slowed:
 
 def _slowed(costs: TableCosts, rows: "Rows", layers: int) -> _Slowed:
     """From the rows of whole layers, run for as long as a step: prompts of `tokens` each, none without such rows."""
-    whole = _only(rows, rows["operator"] == "layer")
+    whole = _only(rows, rows["operator"] == "whole_layer")
     times, factors = [], [1.0]
     for tokens in np.unique(whole["tokens"]).tolist():
         measured_us = float(np.median(whole["time_us"][whole["tokens"] == tokens]))
