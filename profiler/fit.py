@@ -6,6 +6,7 @@ above `_OUTLIER` counted as that: a call that the replay does not describe shoul
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +49,7 @@ _SHARPNESS = (0.8, 6.0)
 def _values(times: KernelTimes) -> Vector:
     """The constants in the order of `_names`, none of them 0."""
     flat = [getattr(getattr(times, form), name) if form else getattr(times, name) for form, name in _names()]
-    return np.maximum(np.array(flat), 1e-6)
+    return np.asarray(np.maximum(np.array(flat), 1e-6))
 
 
 def _names() -> list[tuple[str, str]]:
@@ -64,7 +65,8 @@ def _times(values: Vector) -> KernelTimes:
         of_form = {name: value for (where, name), value in named.items() if where == form}
         of_form["sharpness"] = min(max(of_form["sharpness"], _SHARPNESS[0]), _SHARPNESS[1])
         forms[form] = DecodeTimes(**of_form)
-    return KernelTimes(**forms, **{name: value for (where, name), value in named.items() if not where})
+    of_kernel: dict[str, Any] = {name: value for (where, name), value in named.items() if not where}
+    return KernelTimes(alone=forms["alone"], mixed=forms["mixed"], **of_kernel)
 
 
 def fit_kernel(kernel: Kernel, prefill: PrefillSurface, calls: Sequence[MeasuredCall]) -> KernelTimes:

@@ -36,8 +36,10 @@ def turns_us(bench: Bench, attention: PagedAttention, timer: Timer) -> float:
 
 
 class Layers:
-    """Whole layers of one prompt, as many calls as the model has layers: they take as long as a step, in which a GPU may
-    have to lower its clocks as it has not for one operator."""
+    """Whole layers of one prompt, as many calls as the model has layers.
+
+    They take as long as a step, in which a GPU may have to lower its clocks as it has not for one operator.
+    """
 
     def __init__(self, bench: Bench, attention: PagedAttention):
         self.linear = [BUILDERS[name](bench) for name in LINEAR_OPERATORS]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 
 from simulator.attention.kernel_times import DecodeTimes, KernelTimes
 from simulator.attention.kernels import TILE_KEYS, Kernel
@@ -29,8 +30,9 @@ def guess_times(kernel: Kernel, calls: Sequence[MeasuredCall]) -> KernelTimes:
     block_us = most.time_us / (most.context / TILE_KEYS * kernel.alone.heads)
     largest = max((call for call in calls if not call.decodes and len(call.chunks) == 1), key=lambda call: call.time_us)
     before, tokens = largest.chunks[0]
-    blocks = tokens * (before + tokens / 2) / kernel.mixed.tokens / TILE_KEYS * kernel.mixed.heads
-    chunk_us = largest.time_us * kernel.mixed.slots / max(blocks, 1.0)
+    tiles = ceil(tokens / kernel.mixed.tokens) * kernel.mixed.heads
+    blocks = tiles * (before + tokens / 2) / TILE_KEYS
+    chunk_us = largest.time_us * min(kernel.mixed.slots, tiles) / max(blocks, 1.0)
     fixed_us = 0.8 * min(call.time_us for call in calls)
     latency_us = 75 * block_us  # of so many tiles the memory of an H200 serves as many as it can
     share = kernel.alone.heads / kernel.mixed.heads
@@ -38,7 +40,7 @@ def guess_times(kernel: Kernel, calls: Sequence[MeasuredCall]) -> KernelTimes:
     return KernelTimes(
         fixed_us=fixed_us,
         alone=DecodeTimes(latency_us, block_us, 1.0, 2.3, 0.3),
-        mixed=DecodeTimes(1.5 * latency_us, block_us * max(share, 0.8), 1.2, 2.3, 0.3),
+        mixed=DecodeTimes(latency_us, block_us * max(share, 0.8), 1.2, 2.3, 0.3),
         chunk_us=chunk_us,
         chunk_start=1.5,
         chunk_shared=sharing,

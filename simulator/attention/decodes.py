@@ -1,8 +1,5 @@
 """When the slots of the GPU are done with the decodes of a batch."""
 
-from collections.abc import Iterator
-from math import ceil
-
 import numpy as np
 
 from simulator.attention.contexts import Lengths
@@ -20,23 +17,24 @@ def decode_ends(
     A request of more than `most_blocks` key blocks is cut evenly, into at most `parts`; with uniform splits each is.
     """
     rate = times.rate(bandwidth_share)
-    tiles, cut = [], 0
-    for blocks in _parts(contexts, form, most_blocks, parts):
-        cut += len(blocks)
-        tiles += [part + rate.start for part in blocks]
-    if form.by_head and parts == 1:
-        tiles *= form.heads
+    blocks = contexts / TILE_KEYS
+    tiles = blocks if parts == 1 else _cut(blocks, form, most_blocks, parts)
+    lengths = np.tile(tiles, form.heads) if form.by_head and parts == 1 else np.repeat(tiles, form.heads)
+    done = slots_done(lengths + rate.start, form.slots)
+    return done_at(done, rate, multiprocessors).tolist(), len(tiles)
+
+
+def _cut(blocks: Lengths, form: Form, most_blocks: float, parts: int) -> Lengths:
+    """Key blocks, the last one in part, of each part of each request, in order."""
+    whole = np.ceil(blocks)
+    if form.uniform_splits:
+        splits = np.full(len(blocks), float(parts))
     else:
-        tiles = [blocks for blocks in tiles for _ in range(form.heads)]
-    done = slots_done(tiles, form.slots)
-    return [float(end) for end in done_at(done, rate, multiprocessors)], cut
-
-
-def _parts(contexts: Lengths, form: Form, most_blocks: float, parts: int) -> Iterator[list[float]]:
-    """Key blocks, the last one in part, of each part of each request."""
-    for context in np.asarray(contexts):
-        blocks = float(context) / TILE_KEYS
-        whole = ceil(blocks)
-        splits = parts if form.uniform_splits else max(min(ceil(whole / most_blocks), parts), 1)
-        length = ceil(whole / splits)
-        yield [min(length, blocks - start) for start in range(0, whole, length)]
+        splits = np.clip(np.ceil(whole / most_blocks), 1, parts)
+    length = np.ceil(whole / splits)
+    count = np.ceil(whole / length).astype(int)
+    first = np.repeat(np.cumsum(count) - count, count)
+    place = np.arange(count.sum()) - first
+    of_part = np.repeat(length, count)
+    left: Lengths = np.repeat(blocks, count) - place * of_part
+    return np.asarray(np.minimum(of_part, left))

@@ -32,13 +32,16 @@ class DecodeTimes:
 class KernelTimes:
     """Microseconds of one call in one layer.
 
-    `fixed_us`: launch and end. `combine_us`, `combine_split_us`, `combine_part_us`: the second kernel that joins split
-    keys, what it adds a split, and a part of a token. `alone`, `mixed`: a decode's tiles in the two forms of the kernel. `chunk_us`, `chunk_start`:
-    a block of a chunk's tile, and what a tile costs before its first, in blocks; `chunk_shared`: how much a block takes
-    longer where two tiles share a multiprocessor. `empty_us`: a tile with nothing to do. `cached_tokens`: KV entries
-    that the L2 cache holds for the query heads of a group that read them after one another.
-    `reorder_us`: bringing the queries of a group together, where the kernel's caller does that for two decodes or more.
-    `error`: median relative error over the rows that the constants were fitted to.
+    - `fixed_us`: launch and end.
+    - `alone`, `mixed`: a decode's tiles in the two forms of the kernel.
+    - `chunk_us`, `chunk_start`: a block of a chunk's tile, and what a tile costs before its first, in blocks;
+      `chunk_shared`: how much a block takes longer where two tiles share a multiprocessor.
+    - `combine_us`, `combine_split_us`, `combine_part_us`: the second kernel that joins split keys, what it adds a split,
+      and a part of a token.
+    - `empty_us`: a tile with nothing to do.
+    - `cached_tokens`: KV entries that the L2 cache holds for the query heads of a group that read them in turn.
+    - `reorder_us`: bringing the queries of a group together, where the kernel's caller does that for two decodes or more.
+    - `error`: relative errors over the rows that the constants were fitted to.
     """
 
     fixed_us: Positive

@@ -3,11 +3,11 @@
 A tile is some rows of queries of one head against all keys of one request, or a part of the keys where the kernel
 splits them. Tiles are handed to the GPU's slots in order, request by request or head by head.
 
-| backend | rows of a tile | heads a row | splits the keys |
-| --- | --- | --- | --- |
-| `vllm-flash-attn` (FA3, paged) | 128; 64 where no request has more rows | the query heads of a KV head are packed | each request by its share of all tiles, if the longest chunk fills less than 80 % of the multiprocessors |
-| `flash-attn` (FA2, paged), decodes alone, grouped queries | 64 | packed | all requests alike, if the batch fills less than 80 % of the slots |
-| the same, otherwise | 64 | each query head on its own | never |
+- `vllm-flash-attn` (FA3, paged): tiles of 128 rows, the query heads of a KV head packed into rows; of 64 where no request
+  has more. It splits the keys of each request by its share of all tiles, as long as the longest chunk alone fills less
+  than 80 % of the multiprocessors.
+- `flash-attn` (FA2, paged): tiles of 64 rows, each query head on its own, keys never split. Decodes alone of a model
+  with grouped queries are packed, and all split alike if the batch fills less than 80 % of the slots.
 
 Sources: flash-attention's `hopper/heuristics.h`, `tile_size.h` and `flash_prepare_scheduler.cu` for FA3,
 `csrc/flash_attn/flash_api.cpp` and `flash_fwd_launch_template.h` for FA2. For other backends the second form of FA2 is
@@ -28,9 +28,9 @@ UNSPLIT = float("inf")
 class Form:
     """One way in which a kernel runs: `heads` tiles for each `tokens` new tokens of a request, on `slots` slots.
 
-    `dynamic_splits`, `uniform_splits`: how keys are split, as in the table above. `by_head`: tiles are handed out head
-    by head, unless keys are split, instead of request by request; a request with fewer tokens than the longest then gets
-    tiles that find nothing to do.
+    `dynamic_splits`, `uniform_splits`: how keys are split, as told above. `by_head`: tiles are handed out head by head,
+    unless keys are split, instead of request by request; a request with fewer tokens than the longest then gets tiles
+    that find nothing to do.
     """
 
     heads: int

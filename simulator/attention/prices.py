@@ -24,6 +24,8 @@ _SPREAD_ENDS = [round(100 * 1.3 ** (place + 0.5)) for place in range(16)]
 _SPREADS = [1.3**place for place in range(17)]
 _MEANS = sorted({round(16 * 2 ** (place / 3)) for place in range(50)})
 _STEP_OF_BLOCKS = log(1.25)
+_UNLIKE = 0.2  # how the mean rest of tiles under way grows with the longest over their mean
+_EACH_COUNT = 48  # up to so many decodes each number is replayed, of larger ones every fourth
 _TAIL = 0.4  # of a chunk's tile: by how much the last slots to end outlast the mean of all
 
 
@@ -69,14 +71,15 @@ class AttentionPrices:
     def decode_piece(self, decodes: int, context: int, longest: int) -> Piece:
         """The price of `decodes` decodes alone whose contexts sum to `context`, and as they all grow alike."""
         spread = bisect_right(_SPREAD_ENDS, longest * decodes * 100 // context)
-        bounds = self._bounds.get(decodes)
+        count = decodes if decodes <= _EACH_COUNT else decodes // 4 * 4
+        bounds = self._bounds.get(count)
         if bounds is None:
-            bounds = self._bounds[decodes] = [decodes * mean for mean in _MEANS]
+            bounds = self._bounds[count] = [count * mean for mean in _MEANS]
         place = bisect_right(bounds, context)
-        key = (decodes, spread, place)
+        key = (count, spread, place)
         line = self._pieces.get(key)
         if line is None:
-            line = self._pieces[key] = self._make_line(decodes, spread, place)
+            line = self._pieces[key] = self._make_line(count, spread, place)
         until = bounds[place] if place < len(bounds) else 2**62
         if spread:  # as all grow, they grow more alike
             percent = _SPREAD_ENDS[spread - 1]
@@ -152,7 +155,7 @@ class AttentionPrices:
             count += chunk.tiles
             tail = chunk.mean * factor
         if form.by_head:
-            end = self._interleaved(form, decodes, context, longest, work, tail if count > form.slots else 0.0)
+            end = self._interleaved(form, decodes, context, longest, count, work, tail)
         elif profile:
             end = profile.level(work / scale) * scale
             if count <= form.slots:
@@ -169,20 +172,40 @@ class AttentionPrices:
         return total + times.join_us(parts, cut)
 
     def _interleaved(
-        self, form: Form, decodes: int, context: int, longest: int, chunk_work: float, chunk_tail: float
+        self,
+        form: Form,
+        decodes: int,
+        context: int,
+        longest: int,
+        chunk_tiles: int,
+        chunk_work: float,
+        chunk_tail: float,
     ) -> float:
         """When decodes and chunks end that are handed out head by head: the last head's longest decode may end late."""
         if not decodes:
-            return chunk_work / form.slots + _TAIL * chunk_tail
+            return chunk_work / form.slots + _TAIL * chunk_tail if chunk_tiles > form.slots else 0.0
         kernel = self._kernel
         rate = self._times.mixed.rate(bandwidth_share(kernel, self._times, context))
         tiles = decodes * form.heads
-        block_us = rate.block(min(tiles, form.slots), kernel.multiprocessors)
-        decode_work = (context / TILE_KEYS + decodes * rate.start) * form.heads * block_us
+        blocks = (context / TILE_KEYS + decodes * rate.start) * form.heads
+        under_way = float(min(tiles, form.slots))
+        for _ in range(2):  # chunks hold some of the slots, so that fewer decodes share the memory
+            block_us = rate.block(under_way, kernel.multiprocessors)
+            decode_work = blocks * block_us
+            under_way = min(tiles, form.slots * decode_work / (decode_work + chunk_work))
+        block_us = rate.block(under_way, kernel.multiprocessors)
+        decode_work = blocks * block_us
         longest_us = (longest / TILE_KEYS + rate.start) * block_us
+        count = tiles + chunk_tiles
+        if count <= form.slots:
+            return longest_us
         level = (decode_work + chunk_work) / form.slots
-        of_last_head = (decode_work / 2 + chunk_work) / form.heads / form.slots
-        return max(longest_us, level + _TAIL * chunk_tail, level - of_last_head + longest_us)
+        mean_us = (decode_work + chunk_work) / count
+        under_way_us = mean_us / 2 * (1 + _UNLIKE * (longest_us / mean_us - 1))  # what the other slots still have to do
+        a_head = 1 / (form.heads * form.slots)
+        last_decode = max(level - under_way_us - (decode_work / 2 + chunk_work) * a_head, 0.0)
+        last_chunk = max(level - under_way_us - chunk_work / 2 * a_head, 0.0)
+        return max(level, last_decode + longest_us, last_chunk + chunk_tail)
 
     def _chunk(self, form: Form, before: int, tokens: int, splits: int, block_us: float) -> _Chunk:
         """The tiles of a chunk whose keys are cut into `splits`, as replay has them."""
@@ -219,7 +242,7 @@ class AttentionPrices:
     def _behind(self, form: Form, decodes: int, context: int, longest: int, most: float, parts: int) -> _Decodes:
         """The slots behind decodes like these."""
         spread = bisect_right(_SPREAD_ENDS, longest * decodes * 100 // context)
-        count = decodes if decodes <= 32 else decodes // 4 * 4
+        count = decodes if decodes <= _EACH_COUNT else decodes // 4 * 4
         place = min(bisect_right(_MEANS, context // decodes), len(_MEANS) - 1)
         step = 0
         if most * TILE_KEYS < longest:

@@ -6,7 +6,6 @@ follows from how many are under way.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable
 from dataclasses import dataclass
 from heapq import heapreplace
 from itertools import accumulate
@@ -42,12 +41,16 @@ class Rate:
         return np.asarray((latency**power + (self.bandwidth * tiles) ** power) ** (1 / power))
 
 
-def slots_done(tiles: Iterable[float], slots: int) -> NDArray[np.float64]:
+def slots_done(tiles: NDArray[np.float64], slots: int) -> NDArray[np.float64]:
     """Blocks after which each slot is done with the tiles handed to it, ascending; float64 (slots)."""
-    done = [0.0] * slots
-    for blocks in tiles:
+    first = np.sort(tiles[:slots])
+    if len(tiles) <= slots:
+        return np.concatenate([np.zeros(slots - len(tiles)), first])
+    done = first.tolist()  # sorted, so a heap
+    for blocks in tiles[slots:].tolist():
         heapreplace(done, done[0] + blocks)
-    return np.sort(np.array(done))
+    done.sort()
+    return np.array(done)
 
 
 def done_at(done_blocks: NDArray[np.float64], rate: Rate, multiprocessors: int) -> NDArray[np.float64]:

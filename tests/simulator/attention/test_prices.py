@@ -1,0 +1,140 @@
+"""Prices of attention calls against the replay of every tile, and their pieces."""
+
+from math import exp
+from random import Random
+
+import numpy as np
+import pytest
+
+from simulator.attention.contexts import spread_contexts
+from simulator.attention.kernel_times import KernelTimes
+from simulator.attention.kernels import Kernel
+from simulator.attention.prices import NO_CORRECTION, AttentionPrices, Correction, replay_decodes
+from simulator.attention.surfaces import PrefillSurface
+from tests.simulator.attention.tiles import FA2, FA2_TIMES, FA3, FA3_TIMES, call_us
+
+KERNELS = {"fa3": (FA3, FA3_TIMES), "fa2": (FA2, FA2_TIMES)}
+CHUNKS = (16, 32, 64, 65, 128, 129, 256, 257, 384, 416, 417, 512, 513, 768, 1024, 1025, 1056, 1057, 1536, 2048)
+CONTEXTS = (0, 256, 1024, 4096, 8192)
+
+Batch = tuple[list[int], list[tuple[int, int]]]
+
+
+def prices_of(kernel: Kernel, times: KernelTimes) -> AttentionPrices:
+    """Prices whose surface of single chunks is what the replay of every tile says."""
+    surface = {
+        tokens: {before: call_us(kernel, times, [], [(before, tokens)]) for before in CONTEXTS} for tokens in CHUNKS
+    }
+    return AttentionPrices(kernel, times, PrefillSurface(surface), NO_CORRECTION)
+
+
+@pytest.fixture(scope="module", params=sorted(KERNELS))
+def priced(request: pytest.FixtureRequest) -> tuple[Kernel, KernelTimes, AttentionPrices]:
+    kernel, times = KERNELS[request.param]
+    return kernel, times, prices_of(kernel, times)
+
+
+def batches(seed: int, count: int, chunks: int) -> list[Batch]:
+    """Batches with lognormal contexts, in any order, and up to `chunks` chunks."""
+    random = Random(seed)
+    made = []
+    for _ in range(count):
+        decodes = round(exp(random.uniform(0, 4.8)))
+        sigma = random.choice([0.0, 0.4, 0.9, 1.2])
+        contexts = [min(max(round(900 * exp(random.gauss(0, sigma))), 2), 16000) for _ in range(decodes)]
+        sizes = [round(exp(random.uniform(3, 7.6))) for _ in range(random.randint(min(chunks, 1), chunks))]
+        made.append((contexts, [(random.choice([0, 0, 512, 3000]), tokens) for tokens in sizes]))
+    return made
+
+
+def price(prices: AttentionPrices, contexts: list[int], chunks: list[tuple[int, int]]) -> float:
+    count, total, longest = len(contexts), sum(contexts), max(contexts, default=0)
+    if chunks:
+        return prices.price(count, total, longest, chunks)
+    piece = prices.decode_piece(count, total, longest)
+    return piece.constant + piece.slope * total
+
+
+@pytest.mark.parametrize(("chunks", "median", "most"), [(0, 0.06, 0.2), (1, 0.05, 0.2), (4, 0.06, 0.25)])
+def test_against_every_tile(
+    priced: tuple[Kernel, KernelTimes, AttentionPrices], chunks: int, median: float, most: float
+) -> None:
+    """From count, sum and longest alone a price is near the replay of every tile, of which the order matters too."""
+    kernel, times, prices = priced
+    errors = [
+        abs(price(prices, contexts, pieces) / call_us(kernel, times, contexts, pieces) - 1)
+        for contexts, pieces in batches(1, 60, chunks)
+    ]
+    assert np.median(errors) < median
+    assert np.quantile(errors, 0.95) < most
+
+
+def test_the_longest_counts(priced: tuple[Kernel, KernelTimes, AttentionPrices]) -> None:
+    """The same sum over unlike contexts takes longer than over equal ones, alone and beside a chunk."""
+    _, _, prices = priced
+    equal, unlike = [2000] * 32, [1000] * 31 + [33000]
+    for chunks in ([], [(0, 512)]):
+        assert price(prices, unlike, chunks) > 1.1 * price(prices, equal, chunks)
+
+
+def test_equal_decodes_are_replayed_exactly(priced: tuple[Kernel, KernelTimes, AttentionPrices]) -> None:
+    """At the means of the pieces, equal contexts cost what every tile says."""
+    kernel, times, prices = priced
+    for count, mean in ((1, 16), (3, 128), (16, 1024), (48, 512), (64, 2048)):
+        assert price(prices, [mean] * count, []) == pytest.approx(call_us(kernel, times, [mean] * count, []), rel=1e-6)
+
+
+@pytest.mark.parametrize("longest", [700, 900, 3000])
+@pytest.mark.parametrize("count", [1, 7, 90])
+def test_a_piece_holds_until_it_says(
+    priced: tuple[Kernel, KernelTimes, AttentionPrices], count: int, longest: int
+) -> None:
+    """As contexts grow by one each step, the piece of the first step prices all up to `until`, and no more."""
+    _, _, prices = priced
+    context, ends = 700 * count, 0
+    piece = prices.decode_piece(count, context, longest)
+    for step in range(600):
+        now = context + step * count
+        direct = prices.decode_piece(count, now, longest + step)
+        if now >= piece.until:
+            piece = prices.decode_piece(count, now, longest + step)
+            ends += 1
+        assert direct.constant + direct.slope * now == piece.constant + piece.slope * now
+        assert now < direct.until
+    assert ends
+
+
+def test_single_chunks_cost_what_was_measured(priced: tuple[Kernel, KernelTimes, AttentionPrices]) -> None:
+    """At measured sizes and contexts."""
+    kernel, times, prices = priced
+    for before, tokens in ((0, 16), (1024, 257), (8192, 2048)):
+        assert prices.price(0, 0, 0, [(before, tokens)]) == call_us(kernel, times, [], [(before, tokens)])
+
+
+def test_correction() -> None:
+    """At a measured point the price of equal decodes is the measured one, between two it is between."""
+    measured = {16: {128: 30.0, 1024: 60.0}, 64: {128: 50.0, 1024: 200.0}}
+    correction = Correction(measured, lambda count, mean: replay_decodes(FA3, FA3_TIMES, count, mean, mean))
+    surface = PrefillSurface({16: {0: 8.0}})
+    prices = AttentionPrices(FA3, FA3_TIMES, surface, correction)
+    for count, of_count in measured.items():
+        for mean, time in of_count.items():
+            assert price(prices, [mean] * count, []) == pytest.approx(time)
+    assert 30 < price(prices, [400] * 16, []) < 60
+    assert 60 < price(prices, [1024] * 32, []) < 200
+
+
+@pytest.mark.parametrize(("count", "ratio"), [(2, 1.5), (10, 3.0), (64, 6.0), (256, 12.0)])
+def test_stand_in_contexts(count: int, ratio: float) -> None:
+    """They have the mean and the longest that are asked for, and long ones are not all early or late."""
+    contexts = spread_contexts(count, 1000, 1000 * ratio)
+    assert contexts.mean() == pytest.approx(1000)
+    assert contexts.max() == pytest.approx(1000 * ratio, rel=0.01)
+    if count > 9:
+        half = count // 2
+        assert 0.3 < contexts[:half].sum() / contexts.sum() < 0.7
+
+
+def test_equal_stand_ins() -> None:
+    """A longest no longer than the mean means equal contexts."""
+    assert spread_contexts(5, 300, 300).tolist() == [300] * 5
