@@ -10,8 +10,9 @@ and `steps_beyond_*` count the steps whose contexts were concerned.
 """
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -133,8 +134,7 @@ def _slowed(costs: TableCosts, rows: "Rows", layers: int) -> _Slowed:
     """From the rows of whole layers, run for as long as a step: prompts of `tokens` each, none without such rows."""
     whole = _only(rows, rows["operator"] == "whole_layer")
     times, factors = [], [1.0]
-    for tokens in np.unique(whole["tokens"]).tolist():
-        measured_us = float(np.median(whole["time_us"][whole["tokens"] == tokens]))
+    for tokens, measured_us in _medians(whole["tokens"].tolist(), whole["time_us"].tolist()).items():
         apart_ns = costs.step_ns(0, 0, 0, [(0, tokens)])
         of_layers = apart_ns - costs.once_ns(tokens, 1)
         times.append(float(apart_ns))
@@ -176,19 +176,13 @@ def attention_calls(table: CostTable) -> list[MeasuredCall]:
 
 def prefill_surface(calls: Sequence[MeasuredCall], name: str) -> PrefillSurface:
     """The surface of single chunks. Raises InputError without one."""
-    points: dict[int, dict[int, list[float]]] = {}
-    for call in calls:
-        if not call.decodes and len(call.chunks) == 1:
-            before, tokens = call.chunks[0]
-            points.setdefault(tokens, {}).setdefault(before, []).append(call.time_us)
-    if not points:
+    single = [call for call in calls if not call.decodes and len(call.chunks) == 1]
+    if not single:
         raise InputError("no prefill attention rows", path=name)
-    return PrefillSurface(
-        {
-            tokens: {before: float(np.median(times)) for before, times in of_chunk.items()}
-            for tokens, of_chunk in points.items()
-        }
-    )
+    points: dict[int, dict[int, float]] = {}
+    for (before, tokens), time in _medians((c.chunks[0] for c in single), (c.time_us for c in single)).items():
+        points.setdefault(tokens, {})[before] = time
+    return PrefillSurface(points)
 
 
 def decode_correction(kernel: Kernel, times: KernelTimes, calls: Sequence[MeasuredCall]) -> Correction:
@@ -208,10 +202,12 @@ def _only(rows: Rows, wanted: NDArray[np.bool_]) -> Rows:
     return {name: column[wanted] for name, column in rows.items()}
 
 
-def _medians(places: NDArray[Any], times: NDArray[Any]) -> tuple[list[int], list[float]]:
-    """The places in ascending order, and the median time at each."""
-    distinct = np.unique(places)
-    return distinct.tolist(), [float(np.median(times[places == place])) for place in distinct]
+def _medians(places: Iterable[Any], times: Iterable[float]) -> dict[Any, float]:
+    """The median time at each place, in ascending order of places."""
+    at: dict[Any, list[float]] = {}
+    for place, time in zip(places, times, strict=True):
+        at.setdefault(place, []).append(time)
+    return {place: median(at[place]) for place in sorted(at)}
 
 
 def _token_prices(rows: Rows, operators: Sequence[str], layers: int, name: str) -> list[float]:
@@ -238,8 +234,8 @@ def _points(rows: Rows, operator: str, place: str, name: str) -> tuple[Floats, F
     rows = _only(rows, rows["operator"] == operator)
     if not len(rows[place]):
         raise InputError("no rows of this operator", path=name, key=operator)
-    places, times = _medians(rows[place], rows["time_us"])
-    return np.array(places, dtype=float), np.array(times)
+    medians = _medians(rows[place].tolist(), rows["time_us"].tolist())
+    return np.array(list(medians), dtype=float), np.array(list(medians.values()))
 
 
 def _continued(prices: list[float], at: int) -> float:
