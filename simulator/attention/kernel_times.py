@@ -36,11 +36,11 @@ class KernelTimes:
     - `alone`, `mixed`: a decode's tiles in the two forms of the kernel.
     - `chunk_us`, `chunk_start`: a block of a chunk's tile, and what a tile costs before its first, in blocks;
       `chunk_shared`: how much a block takes longer where two tiles share a multiprocessor.
-    - `combine_us`, `combine_split_us`, `combine_part_us`: the second kernel that joins split keys, what it adds a split,
-      and a part of a token.
+    - `combine_us`, `combine_split_us`, `combine_part_us`: the second kernel that joins split keys, what it adds a
+      split, and a part of a token.
     - `empty_us`: a tile with nothing to do.
     - `cached_tokens`: KV entries that the L2 cache holds for the query heads of a group that read them in turn.
-    - `reorder_us`: bringing the queries of a group together, where the kernel's caller does that for two decodes or more.
+    - `reorder_us`: bringing the queries of a group together, where the caller does that for two decodes or more.
     - `error`: relative errors over the rows that the constants were fitted to.
     """
 

@@ -4,8 +4,8 @@ A tile is some rows of queries of one head against all keys of one request, or a
 splits them. Tiles are handed to the GPU's slots in order, request by request or head by head.
 
 - `vllm-flash-attn` (FA3, paged): tiles of 128 rows, the query heads of a KV head packed into rows; of 64 where no
-  request has more. It splits the keys of each request by its share of all tiles, as long as the longest chunk alone fills
-  less than 80 % of the multiprocessors.
+  request has more. It splits the keys of each request by its share of all tiles, as long as the longest chunk alone
+  fills less than 80 % of the multiprocessors.
 - `flash-attn` (FA2, paged): tiles of 64 rows, each query head on its own, keys never split. Decodes alone of a model
   with grouped queries are packed, and all split alike if the batch fills less than 80 % of the slots.
 
