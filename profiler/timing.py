@@ -82,12 +82,13 @@ ON_CPU = Effort(warmup_ms=0.0, measure_ms=2.0, least_repeats=3, most_repeats=7, 
 _SLEEP_CYCLES_PER_MS = 1_800_000  # of the SM clock, about
 
 
-def _quantiles(samples_us: Sequence[float]) -> Timing:
+def quantiles(samples_us: Sequence[float]) -> Timing:
+    """The timing of these samples of one call."""
     p10, median, p90 = np.quantile(np.asarray(samples_us), [0.1, 0.5, 0.9])
     return Timing(float(median), float(p10), float(p90), len(samples_us))
 
 
-def _settled(measure: Callable[[int], Timing], effort: Effort) -> Timing:
+def settled(measure: Callable[[int], Timing], effort: Effort) -> Timing:
     """`measure(1)`, and where that is noisy `measure(longer)`."""
     first = measure(1)
     return first if first.spread <= effort.noisy_spread else measure(effort.longer)
@@ -103,7 +104,7 @@ class CpuTimer:
         """One sample a round over `calls`, after a round to warm up."""
         once_ms = self._round_ms(calls)
         repeats = self.effort.repeats(once_ms)
-        return _quantiles([self._round_ms(calls) * 1e3 / len(calls) for _ in range(repeats)])
+        return quantiles([self._round_ms(calls) * 1e3 / len(calls) for _ in range(repeats)])
 
     @staticmethod
     def _round_ms(calls: Sequence[Call]) -> float:
@@ -113,7 +114,8 @@ class CpuTimer:
         return (time.perf_counter_ns() - start_ns) / 1e6
 
 
-def _event() -> "torch.cuda.Event":
+def new_event() -> "torch.cuda.Event":
+    """An event that takes the time."""
     import torch
 
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -148,14 +150,14 @@ class CudaTimer:
             if enough >= 2 * in_graph:  # launched from Python, the calls took longer than they take the device
                 in_graph, graph = enough, self._capture(calls, enough)
                 once_ms = self._replay_ms(graph, 2)[-1]
-            return _settled(lambda times: self._measure(graph, in_graph, once_ms, times), self.effort)
+            return settled(lambda times: self._measure(graph, in_graph, once_ms, times), self.effort)
 
     def _eager_us(self, calls: Sequence[Call]) -> float:
         """Time of a call launched from Python, the second time round, after compilation."""
         some = calls[:8]
         for call in some:
             call()
-        start, end = _event(), _event()
+        start, end = new_event(), new_event()
         start.record()
         for call in some:
             call()
@@ -183,14 +185,14 @@ class CudaTimer:
         rest_ms = self.effort.rest * once_ms
         warmups = max(1, int(np.ceil(self.effort.warmup_ms / (once_ms + rest_ms))))
         samples_ms = self._replay_ms(graph, warmups + self.effort.repeats(once_ms, times), rest_ms)
-        return _quantiles([sample * 1e3 / in_graph for sample in samples_ms[warmups:]])
+        return quantiles([sample * 1e3 / in_graph for sample in samples_ms[warmups:]])
 
     def _replay_ms(self, graph: "torch.cuda.CUDAGraph", repeats: int, rest_ms: float = 0.0) -> list[float]:
         """Milliseconds of each of `repeats` replays, queued behind whatever is running, each after a rest."""
         import torch
 
         cycles = int(rest_ms * _SLEEP_CYCLES_PER_MS)
-        starts, ends = [_event() for _ in range(repeats)], [_event() for _ in range(repeats)]
+        starts, ends = [new_event() for _ in range(repeats)], [new_event() for _ in range(repeats)]
         for start, end in zip(starts, ends, strict=True):
             if cycles:
                 torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
