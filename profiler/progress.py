@@ -9,11 +9,11 @@ LINE_EVERY_S = 15.0
 
 
 class ProgressDisplay:
-    """Shows points done of `total`, what is measured now, and the time left at the pace so far."""
+    """Shows points (or other `things`) done of `total`, what is measured now, and the time left at the pace so far."""
 
-    def __init__(self, total: int, done: int = 0, quiet: bool = False):
+    def __init__(self, total: int, done: int = 0, quiet: bool = False, things: str = "points"):
         self.total, self.first = total, done
-        self.quiet = quiet
+        self.quiet, self.things = quiet, things
         self.bar: Any = None
         self.start_s = self.line_s = time.monotonic()
 
@@ -36,7 +36,7 @@ class ProgressDisplay:
         elif not self.quiet and time.monotonic() - self.line_s >= LINE_EVERY_S:
             self.line_s = time.monotonic()
             print(
-                f"{done} of {self.total} points, about {self._left_s(done):.0f} s left: {what}",
+                f"{done} of {self.total} {self.things}, about {self._left_s(done):.0f} s left: {what}",
                 file=sys.stderr,
             )
 
