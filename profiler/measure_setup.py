@@ -83,7 +83,7 @@ def require_writable(options: Options) -> None:
         for read in (options.batches, Path(options.model)):
             if path.exists() and read.exists() and path.samefile(read):
                 raise InputError(f"{path} would be overwritten, but is read in this run", key="--out")
-        if path.exists() and not (options.resume or options.force):
+        if path.exists() and not options.force and not (options.resume and out.exists()):
             raise InputError(f"{path} exists; --resume goes on with it, --force starts over", key="--out")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -105,35 +105,42 @@ def prepare(options: Options, shape: ModelShape, file: BatchFile) -> Session:
     fused, fused_note = choose_fused(device)
     room = Room(shape, dtype.itemsize, backend.page_size, device, options.tensor_parallel)
     batches, skipped = _within_limit(options, room, file)
-    pages = cache_pages(room, batches, machine.free_bytes(device), file.path)
-    if options.verify:
-        pages = max(pages, needed_pages(backend.page_size))
+    least = needed_pages(backend.page_size) if options.verify else 1
+    pages = cache_pages(room, batches, machine.free_bytes(device), file.path, least)
     fused_error, attention_error = check_fused(fused, device, dtype), check_attention(backend, shape, device, dtype)
     require_correct(fused_error, "the fused elementwise work")
     positions = max(PROMPT, *(longest(batch) for batch in batches))
     sequences = max(len(RIDERS) + 1, *(batch.sequences for batch in batches))
     place = Place(shape, backend, fused, device, dtype, pages, positions, sequences, options.tensor_parallel)
-    made = {
-        "gpu": asdict(machine.describe(device)),
-        "model": {**asdict(whole), "approximations": list(whole.approximations)},
-        "attention": {"backend": backend.name, "version": backend.version},
-        "dtype": str(dtype).removeprefix("torch."),
-        "tensor_parallel": options.tensor_parallel,
-        "page_size": backend.page_size,
-        "kv_tokens": pages * backend.page_size,
-        "launch": "eager" if options.eager or device == "cpu" else "CUDA graph of the whole step",
-        "torch": str(torch.__version__),
-        "cuda": torch.version.cuda,
-        "driver": machine.driver_version(device),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": options.command(),
-        "batches": {"file": file.path.name, "sha256": file.sha256},
-        "notes": _notes(options, fused_note, fused_error, attention_error),
-    }
+    notes = _notes(options, fused_note, fused_error, attention_error)
+    made = _made(options, whole, place, file, notes)
     session = Session(place, room, batches, made, skipped, attention_error)
     if not options.verify:  # which is told first, and tells more
         session.require_attention()
     return session
+
+
+def _made(options: Options, whole: ModelShape, place: Place, file: BatchFile, notes: list[str]) -> dict[str, Any]:
+    """What the sidecar says before the run."""
+    import torch
+
+    return {
+        "gpu": asdict(machine.describe(place.device)),
+        "model": {**asdict(whole), "approximations": list(whole.approximations)},
+        "attention": {"backend": place.backend.name, "version": place.backend.version},
+        "dtype": str(place.dtype).removeprefix("torch."),
+        "tensor_parallel": options.tensor_parallel,
+        "page_size": place.backend.page_size,
+        "kv_tokens": place.pages * place.backend.page_size,
+        "launch": "eager" if options.eager or place.device == "cpu" else "CUDA graph of the whole step",
+        "torch": str(torch.__version__),
+        "cuda": torch.version.cuda,
+        "driver": machine.driver_version(place.device),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": options.command(),
+        "batches": {"file": file.path.name, "sha256": file.sha256},
+        "notes": notes,
+    }
 
 
 def _notes(options: Options, fused_note: str, fused_error: float, attention_error: float) -> list[str]:

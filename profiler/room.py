@@ -61,16 +61,18 @@ def longest(batch: ListedBatch) -> int:
     return max([*batch.decodes, *(before + new for before, new in batch.prefills)])
 
 
-def cache_pages(room: Room, batches: Sequence[ListedBatch], free_bytes: int, path: Path) -> int:
-    """Pages of the KV cache: what the largest of `batches` needs.
+def cache_pages(room: Room, batches: Sequence[ListedBatch], free_bytes: int, path: Path, least: int = 1) -> int:
+    """Pages of the KV cache: what the largest of `batches` needs, and not under `least`.
 
-    Raises InputError naming that batch where `free_bytes` are too few for it, with what would fit.
+    Raises InputError where `free_bytes` are too few: for the model with `least` pages, or for that batch, with what
+    would fit.
     """
     fixed = room.fixed_bytes(batches)
-    if fixed + room.page_bytes > free_bytes:
+    if fixed + least * room.page_bytes > free_bytes:
         raise InputError(
-            f"too little memory: the weights of {room.shape.name} and what a step needs beside them take"
-            f" {(fixed + room.page_bytes) / GIB:.1f} GiB, {free_bytes / GIB:.1f} GiB are free; --tp measures a shard",
+            f"too little memory: the weights of {room.shape.name} and what is needed beside them take"
+            f" {(fixed + least * room.page_bytes) / GIB:.1f} GiB, {free_bytes / GIB:.1f} GiB are free;"
+            " --tp measures a shard",
             key="--model",
         )
     largest = max(batches, key=room.pages)
@@ -87,4 +89,4 @@ def cache_pages(room: Room, batches: Sequence[ListedBatch], free_bytes: int, pat
             line=largest.line,
             key=f'batch "{largest.id}"',
         )
-    return room.pages(largest)
+    return max(room.pages(largest), least)

@@ -32,7 +32,7 @@ def test_torch_is_an_extra():
 
 def test_commands():
     """The console scripts of the profiler and the simulator."""
-    assert {"profile-gpu", "simulate-trace"} <= set(PROJECT["scripts"])
+    assert {"measure-batches", "price-batches", "profile-gpu", "simulate-trace"} <= set(PROJECT["scripts"])
 
 
 @pytest.mark.parametrize("unwanted", UNWANTED)

@@ -174,6 +174,7 @@ def test_the_cache_holds_the_largest_batch(tmp_path):
     """Each sequence in whole pages."""
     room = Room(TINY, 4, 16, "cpu")
     assert cache_pages(room, BATCHES, 10**9, tmp_path) == 11
+    assert cache_pages(room, BATCHES, 10**9, tmp_path, least=12) == 12
     assert [longest(batch) for batch in BATCHES] == [16, 120, 33]
     scheduled = scheduled_of(BATCHES[1])
     assert sum(map(len, share_pages(scheduled, 16, range(11)))) == 11
@@ -188,3 +189,5 @@ def test_too_little_memory_names_the_batch_and_what_fits(tmp_path):
         cache_pages(room, BATCHES, enough - 1, tmp_path / "b.jsonl")
     with pytest.raises(InputError, match="--model: too little memory: the weights of tiny"):
         cache_pages(room, BATCHES, room.weight_bytes, tmp_path)
+    with pytest.raises(InputError, match="--model: too little memory"):
+        cache_pages(room, BATCHES, enough, tmp_path, least=50)

@@ -297,6 +297,7 @@ def test_a_kernel_that_only_verify_would_pass_is_refused(run, monkeypatch):
     [
         (["--out", "m.parquet"], '--out: the rows go to a .csv file, not "m.parquet"'),
         (["--out", "taken.csv"], "--out: taken.csv exists; --resume goes on with it, --force starts over"),
+        (["--out", "theirs.csv", "--resume"], "--out: theirs.yaml exists; --resume goes on with it"),
         (["--out", "tiny.csv", "--force"], "--out: tiny.yaml would be overwritten, but is read in this run"),
         (["--out", "taken.csv/m.csv"], "--out: cannot write taken.csv/m.csv"),
         (["--model", "llama-3.1-8"], 'did you mean "llama-3.1-8b"?'),
@@ -307,6 +308,7 @@ def test_a_kernel_that_only_verify_would_pass_is_refused(run, monkeypatch):
 def test_mistakes(run, folder, options, expected):
     """One line, exit status 2, and nothing of the user's is overwritten."""
     (folder / "taken.csv").write_text("precious")
+    (folder / "theirs.yaml").write_text("precious")
     model = (folder / "tiny.yaml").read_text()
     printed = run(*options, code=2)
     assert expected in printed
