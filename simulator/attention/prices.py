@@ -205,6 +205,10 @@ class AttentionPrices:
         a_head = 1 / (form.heads * form.slots)
         last_decode = max(level - under_way_us - (decode_work / 2 + chunk_work) * a_head, 0.0)
         last_chunk = max(level - under_way_us - chunk_work / 2 * a_head, 0.0)
+        if chunk_tiles < form.slots:  # then decodes need not wait for chunks to leave, nor chunks for each other
+            last_chunk = min(last_chunk, decode_work / (form.slots - chunk_tiles))
+        if tiles < form.slots:
+            last_decode = min(last_decode, chunk_work / (form.slots - tiles))
         return max(level, last_decode + longest_us, last_chunk + chunk_tail)
 
     def _chunk(self, form: Form, before: int, tokens: int, splits: int, block_us: float) -> _Chunk:
