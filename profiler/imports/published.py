@@ -11,7 +11,6 @@ import yaml
 from profiler.grid import LINEAR_OPERATORS, Point
 from profiler.imports.datasheet import Hardware
 from profiler.imports.roofline import Roofline
-from profiler.imports.shards import shard
 from simulator.cost_table import find_table
 from simulator.models import ModelShape
 from simulator.validation import parse
@@ -88,7 +87,7 @@ def _series(entry: _Entry) -> Series:
         entry.gpu,
         entry.role,
         entry.source,
-        shard(shape, entry.tensor_parallel),
+        shape.shard(entry.tensor_parallel),
         tuple(points),
         layers=shape.num_hidden_layers,
     )
@@ -104,7 +103,7 @@ def _own_tables() -> Iterator[Series]:
         points = tuple((Point("linear", tokens=tokens), time) for tokens, time in sums)
         yield Series(f"H200, {model}, a layer", "h200", role, source, shape, points, activation=True)  # type: ignore[arg-type]
         for operator, what in (("attention", "attention"), ("elementwise", "elementwise work")):
-            rows = frame[frame["operator"] == operator]
+            rows = frame[(frame["operator"] == operator) & (frame["decode_longest"] == 0)]  # the model knows no other
             places = rows[list(Point.__dataclass_fields__)].itertuples(index=False)
             timed = zip((Point(*place) for place in places), rows["time_us"].tolist(), strict=True)
             yield Series(f"H200, {what} of {model}", "h200", role, source, shape, tuple(timed))  # type: ignore[arg-type]

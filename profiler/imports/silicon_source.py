@@ -64,7 +64,7 @@ class SiliconSource:
             if decodes <= MOST_DECODES and context <= MOST_CONTEXT:
                 yield Point("attention", decodes=decodes, decode_context=context)
         measured = {decodes for decodes, _ in self._decode}
-        for point in attention_points():
+        for point in attention_points(self.roofline):
             if not self._decode or point.prefills or point.decodes not in measured:
                 yield point
 
@@ -133,10 +133,11 @@ class SiliconSource:
             measured = self._decode.get((point.decodes, point.decode_context))
         if measured is not None:
             return Price(measured, measured, measured, 1)
-        return Price.modelled(self.roofline.time_us(point) * self._correction(point))
+        return Price.modelled(self._scaled_us(point))
 
-    def _correction(self, point: Point) -> float:
-        """Measured over modelled time of the parts of a call, near their places; 1 where nothing was measured."""
+    def _scaled_us(self, point: Point) -> float:
+        """The model's time by measured over modelled time of the call's parts, near their places; 1 where nothing was
+        measured. No less than either part alone."""
         parts = []
         if point.prefills:
             alone = replace(point, decodes=0, decode_context=0)
@@ -144,7 +145,8 @@ class SiliconSource:
         if point.decodes:
             alone = Point("attention", decodes=point.decodes, decode_context=point.decode_context)
             parts.append((self.roofline.time_us(alone), self._decode_correction(point.decodes, point.decode_context)))
-        return sum(time * correction for time, correction in parts) / sum(time for time, _ in parts)
+        scaled = [time * correction for time, correction in parts]
+        return max(*scaled, self.roofline.time_us(point) * sum(scaled) / sum(time for time, _ in parts))
 
     @cached_property
     def _prefill_ratios(self) -> dict[int, float]:
