@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     import torch
 
 
-def require_torch(device: str) -> None:
+def require_torch(device: str, command: str = "profile-gpu") -> None:
     """InputError where PyTorch is missing, or sees no GPU although `device` is `cuda`."""
     try:
         import torch
     except ImportError:
         advice = "pip install torch" if device == "cpu" else "`make gpu` installs it, and flash-attn after it"
-        raise InputError(f"profile-gpu needs PyTorch: {advice}") from None
+        raise InputError(f"{command} needs PyTorch: {advice}") from None
     if device == "cuda" and not torch.cuda.is_available():
         raise InputError(
             f"no NVIDIA GPU: PyTorch {torch.__version__} sees none (`nvidia-smi` tells if the driver does)."

@@ -9,14 +9,21 @@ LINE_EVERY_S = 15.0
 
 
 class ProgressDisplay:
-    """Shows points done of `total`, what is measured now, and the time left at the pace so far.
+    """Shows points (or other `things`) done of `total`, what is measured now, and the time left at the pace so far.
 
     That is never more than the time to `deadline_s` (`time.monotonic`).
     """
 
-    def __init__(self, total: int, done: int = 0, quiet: bool = False, deadline_s: float | None = None):
+    def __init__(
+        self,
+        total: int,
+        done: int = 0,
+        quiet: bool = False,
+        deadline_s: float | None = None,
+        things: str = "points",
+    ):
         self.total, self.first, self.deadline_s = total, done, deadline_s
-        self.quiet = quiet
+        self.quiet, self.things = quiet, things
         self.bar: Any = None
         self.start_s = self.line_s = time.monotonic()
 
@@ -39,7 +46,7 @@ class ProgressDisplay:
         elif not self.quiet and time.monotonic() - self.line_s >= LINE_EVERY_S:
             self.line_s = time.monotonic()
             print(
-                f"{done} of {self.total} points, about {_span(self._left_s(done))} left: {what}",
+                f"{done} of {self.total} {self.things}, about {_span(self._left_s(done))} left: {what}",
                 file=sys.stderr,
             )
 

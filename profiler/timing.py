@@ -95,12 +95,13 @@ ON_CPU = Effort(warmup_ms=0.0, measure_ms=2.0, least_repeats=3, most_repeats=7, 
 _SLEEP_CYCLES_PER_MS = 1_800_000  # of the SM clock, about
 
 
-def _quantiles(samples_us: Sequence[float]) -> Timing:
+def quantiles(samples_us: Sequence[float]) -> Timing:
+    """The timing of these samples of one call."""
     p10, median, p90 = np.quantile(np.asarray(samples_us), [0.1, 0.5, 0.9])
     return Timing(float(median), float(p10), float(p90), len(samples_us))
 
 
-def _settled(measure: Callable[[int], Timing], effort: Effort) -> Timing:
+def settled(measure: Callable[[int], Timing], effort: Effort) -> Timing:
     """`measure(1)`, and where that is noisy `measure(longer)`."""
     first = measure(1)
     return first if first.spread <= effort.noisy_spread else measure(effort.longer)
@@ -108,7 +109,7 @@ def _settled(measure: Callable[[int], Timing], effort: Effort) -> Timing:
 
 def _comparison(firsts_us: Sequence[float], seconds_us: Sequence[float]) -> Comparison:
     growth = float(np.median(np.asarray(seconds_us) / np.asarray(firsts_us))) - 1
-    return Comparison(_quantiles(firsts_us), _quantiles(seconds_us), growth)
+    return Comparison(quantiles(firsts_us), quantiles(seconds_us), growth)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ class CpuTimer:
         """One sample a round over `calls`, after a round to warm up."""
         once_ms = self._round_ms(calls)
         repeats = self.effort.repeats(once_ms)
-        return _quantiles([self._round_ms(calls) * 1e3 / len(calls) for _ in range(repeats)])
+        return quantiles([self._round_ms(calls) * 1e3 / len(calls) for _ in range(repeats)])
 
     def compare(self, first: Sequence[Call], second: Sequence[Call]) -> Comparison:
         """A round over `first`, one over `second`, and so on, after a round of both to warm up."""
@@ -137,7 +138,8 @@ class CpuTimer:
         return (time.perf_counter_ns() - start_ns) / 1e6
 
 
-def _event() -> "torch.cuda.Event":
+def new_event() -> "torch.cuda.Event":
+    """An event that takes the time."""
     import torch
 
     return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -166,7 +168,7 @@ class CudaTimer:
         torch.cuda.synchronize()
         with torch.cuda.stream(self.stream):
             captured = self._captured(calls)
-            return _settled(lambda times: self._measure(captured, times), self.effort)
+            return settled(lambda times: self._measure(captured, times), self.effort)
 
     def compare(self, first: Sequence[Call], second: Sequence[Call]) -> Comparison:
         """Replays of a graph of `first` and one of `second` in turn; every other pair begins with `second`."""
@@ -199,7 +201,7 @@ class CudaTimer:
         some = calls[:8]
         for call in some:
             call()
-        start, end = _event(), _event()
+        start, end = new_event(), new_event()
         start.record()
         for call in some:
             call()
@@ -232,14 +234,14 @@ class CudaTimer:
         warmups = self._warmups(once_ms)
         replays = [captured] * (warmups + self.effort.repeats(once_ms, times))
         samples_ms = self._replay_ms(replays, self.effort.rest * once_ms)
-        return _quantiles([sample * 1e3 / captured.calls for sample in samples_ms[warmups:]])
+        return quantiles([sample * 1e3 / captured.calls for sample in samples_ms[warmups:]])
 
     def _replay_ms(self, replays: "Sequence[_Captured]", rest_ms: float = 0.0) -> list[float]:
         """Milliseconds of each of `replays`, queued behind whatever is running, each after a rest."""
         import torch
 
         cycles = int(rest_ms * _SLEEP_CYCLES_PER_MS)
-        starts, ends = [_event() for _ in replays], [_event() for _ in replays]
+        starts, ends = [new_event() for _ in replays], [new_event() for _ in replays]
         for captured, start, end in zip(replays, starts, ends, strict=True):
             if cycles:
                 torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]

@@ -32,7 +32,8 @@ def test_torch_is_an_extra():
 
 def test_commands():
     """The console scripts of the profiler and the simulator."""
-    assert {"import-costs", "profile-gpu", "simulate-trace"} <= set(PROJECT["scripts"])
+    commands = {"import-costs", "measure-batches", "price-batches", "profile-gpu", "simulate-trace"}
+    assert commands <= set(PROJECT["scripts"])
 
 
 @pytest.mark.parametrize("unwanted", UNWANTED)

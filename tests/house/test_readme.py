@@ -10,10 +10,12 @@ from click.testing import CliRunner
 
 from profiler.cli import main as profile_gpu
 from profiler.imports.cli import main as import_costs
+from profiler.measure_cli import measure_batches
 from simulator.cli import simulate_trace
 from simulator.conformance.__main__ import check
 from simulator.errors import InputError
 from simulator.plugins import policy_names, setting_names
+from simulator.price_cli import price_batches
 from tests.house.paths import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -114,10 +116,33 @@ def test_the_trial_without_a_gpu_works(folder):
     assert (folder / "tiny/summary.csv").is_file()
 
 
-def test_every_option_of_profile_gpu_exists():
+def test_the_batches_can_be_priced(folder):
+    """And every column of the result is described."""
+    [line] = commands("price-batches")
+    result = CliRunner().invoke(price_batches, shlex.split(line)[1:], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    header, *rows = (folder / "priced.csv").read_text(encoding="utf-8").splitlines()
+    assert len(rows) == 3
+    assert all(f"`{column}`" in README for column in header.split(","))
+
+
+@pytest.mark.torch
+def test_the_batches_can_be_measured_on_a_cpu(folder):
+    """The trial without a GPU."""
+    [line] = [line for line in commands("measure-batches") if "--device cpu" in line]
+    result = CliRunner().invoke(measure_batches, shlex.split(line)[1:])
+    assert result.exit_code == 0, result.output
+    header, *rows = (folder / "tiny-steps.csv").read_text(encoding="utf-8").splitlines()
+    assert len(rows) == 3
+    assert all(f"`{column}`" in README for column in header.split(","))
+
+
+@pytest.mark.parametrize(("name", "command"), [("profile-gpu", profile_gpu), ("measure-batches", measure_batches)])
+def test_every_option_of_a_command_for_the_gpu_exists(name, command):
     """Also in the commands that only a GPU can run."""
-    known = {name for option in profile_gpu.params for name in option.opts}
-    for line in commands("profile-gpu"):
+    known = {option for parameter in command.params for option in parameter.opts}
+    assert commands(name)
+    for line in commands(name):
         assert {word for word in shlex.split(line) if word.startswith("--")} <= known
 
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from profiler.timing import CpuTimer, CudaTimer, Effort, Timing, _settled, warm_gpu
+from profiler.timing import CpuTimer, CudaTimer, Effort, Timing, settled, warm_gpu
 from tests.profiler.machines import needs_gpu, needs_torch
 
 
@@ -22,9 +22,9 @@ def test_a_cpu_sample_is_a_round_over_all_calls():
 def test_a_noisy_point_is_measured_longer():
     """A spread of 50 % is over the limit of 2 %: three times as long. One of 1 % is not."""
     tries = {1: Timing(100.0, 90.0, 140.0, 9), 3: Timing(101.0, 95.0, 110.0, 36)}
-    assert _settled(tries.__getitem__, Effort()) == tries[3]
+    assert settled(tries.__getitem__, Effort()) == tries[3]
     tries[1] = Timing(100.0, 99.5, 100.5, 9)
-    assert _settled(tries.__getitem__, Effort()) == tries[1]
+    assert settled(tries.__getitem__, Effort()) == tries[1]
 
 
 class FakeGpu:
