@@ -99,9 +99,7 @@ def _own_tables() -> Iterator[Series]:
         table = find_table(f"h200/{model}")
         frame, shape, source = table.frame(), table.metadata.model, f"this project's table h200/{model}"
         products = frame[frame["operator"].isin(LINEAR_OPERATORS)].groupby(["tokens", "operator"])["time_us"].median()
-        linear = (
-            products.unstack().dropna().sum(axis=1)
-        )  # a search for cliffs measures one operator here, another there
+        linear = products.unstack().dropna().sum(axis=1)  # the search for cliffs measures each elsewhere
         sums = zip(linear.index.tolist(), linear.tolist(), strict=True)
         points = tuple((Point("linear", tokens=tokens), time) for tokens, time in sums)
         yield Series(f"H200, {model}, a layer", "h200", role, source, shape, points, activation=True)  # type: ignore[arg-type]
