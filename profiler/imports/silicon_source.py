@@ -14,10 +14,10 @@ from functools import cached_property
 from itertools import product
 from math import exp, log
 
-from profiler.grid import LINEAR_OPERATORS, Point
+from profiler.grid import LINEAR_OPERATORS, PREFILL_CONTEXTS, Point
 from profiler.imports.roofline import Roofline, products
 from profiler.imports.silicon import Shape, Silicon
-from profiler.imports.table import Price, attention_points, other_points
+from profiler.imports.table import LONG_CONTEXT, Price, attention_points, other_points
 from simulator.cost_table import Attention, Source
 
 MOST_TOKENS = 16384
@@ -58,8 +58,9 @@ class SiliconSource:
         yield from (Point(operator, tokens=count) for operator in LINEAR_OPERATORS for count in tokens)
         yield from other_points()
         for prompts, count in self._prefill:
-            if prompts in (1, 2, 4) and count <= MOST_TOKENS:
-                yield Point("attention", prefills=prompts, prefill_tokens=count)
+            if prompts in (1, 2, 4) and count <= MOST_TOKENS:  # after context, too: its growth cannot be guessed
+                for context in (*PREFILL_CONTEXTS, LONG_CONTEXT) if prompts == 1 else (0,):
+                    yield Point("attention", prefills=prompts, prefill_tokens=count, prefill_context=context)
         for decodes, context in self._decode:
             if decodes <= MOST_DECODES and context <= MOST_CONTEXT:
                 yield Point("attention", decodes=decodes, decode_context=context)

@@ -84,6 +84,14 @@ def test_attention_that_was_not_measured_is_the_model_scaled_to_what_was(importe
 
 
 @pytest.mark.usefixtures("package")
+def test_every_measured_chunk_is_there_after_context_too(imported):
+    """Also sizes that are not in the grid: from one context alone the price after others would be a guess."""
+    table = imported("aiconfigurator", "--gpu", "h200")
+    chunks = rows_of(table, "attention", prefills=1, decodes=0)
+    assert set(chunks.groupby("prefill_tokens")["prefill_context"].nunique()) == {9}
+
+
+@pytest.mark.usefixtures("package")
 def test_the_sidecar_says_which_rows_nobody_measured(imported):
     """Imported, from which versions, and that elementwise work is a model's."""
     table = imported("aiconfigurator", "--gpu", "h200")
