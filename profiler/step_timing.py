@@ -11,7 +11,7 @@ from typing import Protocol
 
 from profiler.timing import ON_CPU, Call, CpuTimer, CudaTimer, Effort, Timing, new_event, quantiles, settled
 
-STEP = Effort(warmup_ms=60, measure_ms=100, least_repeats=5, most_repeats=40, rest=0.5, graph_us=1.0, noisy_spread=0.03)
+STEP = Effort(warmup_ms=40, measure_ms=80, least_repeats=5, most_repeats=40, rest=0.5, graph_us=1.0, noisy_spread=0.05)
 MOST_LAUNCHES = 3
 LAUNCH_MS = 30.0
 

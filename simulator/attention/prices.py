@@ -24,7 +24,7 @@ _SPREAD_ENDS = [round(100 * 1.3 ** (place + 0.5)) for place in range(16)]
 _SPREADS = [1.3**place for place in range(17)]
 _MEANS = sorted({round(16 * 2 ** (place / 3)) for place in range(50)})
 _STEP_OF_BLOCKS = log(1.25)
-_UNLIKE = 0.2  # how the mean rest of tiles under way grows with the longest over their mean
+_UNLIKE = 0.5  # how the mean rest of tiles under way grows with the longest over their mean
 _EACH_COUNT = 48  # up to so many decodes each number is replayed, of larger ones every fourth
 _TAIL = 0.4  # of a chunk's tile: by how much the last slots to end outlast the mean of all
 
