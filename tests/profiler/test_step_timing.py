@@ -10,7 +10,7 @@ pytestmark = needs_torch
 
 
 def test_a_long_step_is_run_ten_times(monkeypatch):
-    """100 ms: once to compile, once to launch, two replays to learn its length, then six, the first to warm up, after 50 ms of rest."""
+    """100 ms: compiled, launched, replayed twice to learn its length, once to warm up, then five times; 50 ms of rest."""
     gpu = FakeGpu(call_ms=100.0).install(monkeypatch)
     timing = CudaStepTimer().time_step(lambda: gpu.launch("step"))
     assert (len(gpu.eager), gpu.captured, gpu.replays) == (2, ["step"], 2 + 1 + 5)
