@@ -198,7 +198,7 @@ def control_points(points: Iterable[Point]) -> list[Point]:
         Point("lm_head", sequences=64),
         Point("attention", prefills=1, prefill_tokens=512, prefill_context=1024),
         Point("attention", decodes=64, decode_context=1024),
-        Point("attention", decodes=64, decode_context=1024, prefills=1, prefill_tokens=512),
+        Point("attention", decodes=64, decode_context=512, prefills=1, prefill_tokens=512),
     )
     planned = list(points)
     found = [point for point in wanted if point in planned]

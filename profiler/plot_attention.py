@@ -16,9 +16,9 @@ COLOURS = "cividis"
 
 
 def draw_attention(table: CostTable, subtitle: str) -> Figure:
-    """Two maps, colour and numbers for microseconds a layer; empty where nothing was measured."""
+    """Two maps, colour and numbers for microseconds a layer, of equal contexts; empty where nothing was measured."""
     rows = table.frame()
-    rows = rows[rows["operator"] == "attention"]
+    rows = rows[(rows["operator"] == "attention") & (rows["decode_longest"] == 0)]  # contexts that differ have no place
     title = "Attention: time of one call in one layer (µs)"
     figure = new_figure(WIDTH, HEIGHT, title, subtitle)
     left, right = figure.subplots(1, 2)

@@ -15,10 +15,13 @@ ELEMENT_BYTES = {"float32": 4}  # else 2
 
 
 def with_work(rows: pd.DataFrame, metadata: TableMetadata) -> pd.DataFrame:
-    """`rows` with columns `flops`, `bytes`, `intensity` (flops per byte), `tflops` and `tbytes` (per second)."""
-    rows = rows.reset_index(drop=True)
-    flops, moved = np.zeros(len(rows)), np.zeros(len(rows))
+    """`rows` with columns `flops`, `bytes`, `intensity` (flops per byte), `tflops` and `tbytes` (per second).
+
+    Without those of whole layers.
+    """
     counts = Work(metadata)
+    rows = rows[rows["operator"].isin(counts.by_operator)].reset_index(drop=True)
+    flops, moved = np.zeros(len(rows)), np.zeros(len(rows))
     for operator, count in counts.by_operator.items():
         own = rows["operator"] == operator
         flops[own], elements = count(rows[own])
@@ -40,19 +43,19 @@ class Work:
     """The counts of each operator for the model's shard on one of `tensor_parallel` GPUs."""
 
     def __init__(self, metadata: TableMetadata):
-        shape, degree = metadata.model, metadata.tensor_parallel
+        shape = self.shape = metadata.model.shard(metadata.tensor_parallel)
         self.hidden = shape.hidden_size
-        self.heads = shape.num_attention_heads / degree * shape.head_dim
-        self.kv = max(shape.num_key_value_heads / degree, 1) * shape.head_dim
-        self.inner = shape.intermediate_size / degree
+        self.heads = shape.num_attention_heads * shape.head_dim
+        self.kv = shape.num_key_value_heads * shape.head_dim
+        self.inner = shape.intermediate_size
         self.wide = self.inner * (2 if shape.gated_mlp else 1)
-        self.vocabulary = shape.vocab_size / degree
+        self.vocabulary = shape.vocab_size
         self.by_operator: dict[str, Callable[[pd.DataFrame], Counts]] = {
             "qkv_proj": lambda rows: self._product(rows["tokens"], self.hidden, self.heads + 2 * self.kv),
             "o_proj": lambda rows: self._product(rows["tokens"], self.heads, self.hidden),
             "mlp": self._mlp,
             "lm_head": lambda rows: self._product(rows["sequences"], self.hidden, self.vocabulary),
-            "embedding": lambda rows: (rows["tokens"] * 0.0, rows["tokens"] * 2.0 * self.hidden),
+            "embedding": self._embedding,
             "elementwise": self._elementwise,
             "attention": self._attention,
         }
@@ -69,10 +72,14 @@ class Work:
         return up[0] + down[0], up[1] + down[1] + rows["tokens"] * (self.wide + self.inner)  # the activation between
 
     def _elementwise(self, rows: pd.DataFrame) -> Counts:
-        norms = 2 * 4 * self.hidden  # both read and write the hidden state and the residual
-        rotary = 2 * (self.heads + self.kv)
-        write = 3 * self.kv  # values are read, keys and values written
-        return rows["tokens"] * 0.0, rows["tokens"] * (norms + rotary + write)
+        norms = self.shape.norms_per_layer * 4 * self.hidden  # each reads and writes the hidden state and the residual
+        passes = (self.shape.position_embedding == "rope") + self.shape.qk_norm  # over queries and keys
+        write = (3 if passes else 4) * self.kv  # keys are read unless they were just written
+        return rows["tokens"] * 0.0, rows["tokens"] * (norms + 2 * passes * (self.heads + self.kv) + write)
+
+    def _embedding(self, rows: pd.DataFrame) -> Counts:
+        rows_moved = 7.0 if self.shape.position_embedding == "learned" else 2.0  # two read and written, and their sum
+        return rows["tokens"] * 0.0, rows["tokens"] * rows_moved * self.hidden
 
     def _attention(self, rows: pd.DataFrame) -> Counts:
         new, before, decoding = (

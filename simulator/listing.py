@@ -69,7 +69,7 @@ def _costs() -> Table:
         attention = f"{made.attention.backend} {made.attention.version}"
         degree = str(made.tensor_parallel)
         measured = made.date[:10] if made.source == "measured" else f"no, {made.source}"
-        table.add_row("\n= ".join(alike), made.gpu.name, made.model.name, degree, attention, measured)
+        table.add_row("\n= ".join(sorted(alike, key=len)), made.gpu.name, made.model.name, degree, attention, measured)
     return table
 
 

@@ -23,7 +23,7 @@ with 0 repeats were not measured but come from the model, in the other two kinds
 \b
 Examples:
   import-costs datasheet --gpu a100-80 --model llama-2-7b --out a100.csv
-  import-costs datasheet --gpu a100-80 --model gpt3-175b --tp 8 --out gpt3.csv
+  import-costs datasheet --gpu a100-80 --model gpt3-175b --tp 8 --out gpt3@tp8.csv
   import-costs aiconfigurator --gpu h100 --model llama-3.1-8b --out h100.csv
   import-costs aiconfigurator --gpu a100-80 --engine vllm --model llama-3.1-8b --out a100.csv
   import-costs vidur/data/profiling/compute/a100/meta-llama/Llama-2-7b-hf --gpu a100-80 --model llama-2-7b --out v.csv
@@ -44,7 +44,7 @@ Exit status: 0 done; 2 the input is wrong, with one message; 1 anything else.
               help="Tensor-parallel degree: the table is one GPU's share.")  # fmt: skip
 @click.option("--engine", type=click.Choice(["vllm", "sglang", "trtllm"]),
               help="Whose kernels, of aiconfigurator.  [default: the one with most token counts]")  # fmt: skip
-@click.option("--out", metavar="PATH.csv", help="The table.  [default: MODEL-GPU.csv in this folder]")
+@click.option("--out", metavar="PATH.csv", help="The table.  [default: MODEL-GPU.csv, with --tp N MODEL-GPU@tpN.csv]")
 @click.option("--force", is_flag=True, help="Overwrite an existing table.")
 @click.option("--quiet", is_flag=True, help="No summary.")
 def main(**options: str | int | bool | None) -> None:

@@ -18,7 +18,6 @@ import click
 from profiler.grid import LINEAR_OPERATORS
 from profiler.imports.datasheet import gpu_names, load_hardware
 from profiler.imports.roofline import products
-from profiler.imports.shards import shard
 from profiler.imports.silicon import Silicon
 from profiler.imports.silicon_source import SiliconSource
 from profiler.imports.table import roofline_of
@@ -62,7 +61,7 @@ def compare(table: CostTable, engine: str) -> list[Compared]:
     hardware = load_hardware(found[0])
     silicon = Silicon(str(hardware.sheet.silicon), engine)
     source = SiliconSource(roofline_of(metadata.model, metadata.tensor_parallel, hardware), silicon)
-    sizes = products(shard(metadata.model, metadata.tensor_parallel))
+    sizes = products(metadata.model.shard(metadata.tensor_parallel))
     measured = silicon.gemm_us()
     frame, compared = table.frame(), []
     for operator in LINEAR_OPERATORS:
@@ -86,7 +85,7 @@ def report(table: CostTable, engine: str) -> str:
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     compared = compare(table, engine)
-    sizes = products(shard(table.metadata.model, table.metadata.tensor_parallel))
+    sizes = products(table.metadata.model.shard(table.metadata.tensor_parallel))
     for one in compared:
         shown = ", ".join(f"{n} x {k}" for n, k in sizes[one.operator])
         remark = (

@@ -11,7 +11,6 @@ import yaml
 from profiler.grid import LINEAR_OPERATORS, Point
 from profiler.imports.datasheet import Hardware
 from profiler.imports.roofline import Roofline
-from profiler.imports.shards import shard
 from simulator.cost_table import find_table
 from simulator.models import ModelShape
 from simulator.validation import parse
@@ -88,7 +87,7 @@ def _series(entry: _Entry) -> Series:
         entry.gpu,
         entry.role,
         entry.source,
-        shard(shape, entry.tensor_parallel),
+        shape.shard(entry.tensor_parallel),
         tuple(points),
         layers=shape.num_hidden_layers,
     )
@@ -99,12 +98,13 @@ def _own_tables() -> Iterator[Series]:
     for model, role in (("llama-3.1-8b", "fitted"), ("llama-13b", "held out")):
         table = find_table(f"h200/{model}")
         frame, shape, source = table.frame(), table.metadata.model, f"this project's table h200/{model}"
-        linear = frame[frame["operator"].isin(LINEAR_OPERATORS)].groupby("tokens")["time_us"].sum()
+        products = frame[frame["operator"].isin(LINEAR_OPERATORS)].groupby(["tokens", "operator"])["time_us"].median()
+        linear = products.unstack().dropna().sum(axis=1)  # the search for cliffs measures each elsewhere
         sums = zip(linear.index.tolist(), linear.tolist(), strict=True)
         points = tuple((Point("linear", tokens=tokens), time) for tokens, time in sums)
         yield Series(f"H200, {model}, a layer", "h200", role, source, shape, points, activation=True)  # type: ignore[arg-type]
         for operator, what in (("attention", "attention"), ("elementwise", "elementwise work")):
-            rows = frame[frame["operator"] == operator]
+            rows = frame[(frame["operator"] == operator) & (frame["decode_longest"] == 0)]  # the model knows no other
             places = rows[list(Point.__dataclass_fields__)].itertuples(index=False)
             timed = zip((Point(*place) for place in places), rows["time_us"].tolist(), strict=True)
             yield Series(f"H200, {what} of {model}", "h200", role, source, shape, tuple(timed))  # type: ignore[arg-type]

@@ -60,7 +60,8 @@ def _told(tokens: int, growth: float) -> str:
 
 
 def _writable(options: Options, shape: ModelShape) -> Path:
-    path = Path(options.out or f"{shape.name}-{options.gpu}.csv")
+    shard = f"@tp{options.tp}" if options.tp > 1 else ""
+    path = Path(options.out or f"{shape.name}-{options.gpu}{shard}.csv")
     if path.suffix != ".csv":
         raise InputError(f'a table is a .csv file, not "{path.name}"', key="--out")
     if path.exists() and not options.force:

@@ -14,10 +14,10 @@ from functools import cached_property
 from itertools import product
 from math import exp, log
 
-from profiler.grid import LINEAR_OPERATORS, Point
+from profiler.grid import LINEAR_OPERATORS, PREFILL_CONTEXTS, Point
 from profiler.imports.roofline import Roofline, products
 from profiler.imports.silicon import Shape, Silicon
-from profiler.imports.table import Price, attention_points, other_points
+from profiler.imports.table import LONG_CONTEXT, Price, attention_points, other_points
 from simulator.cost_table import Attention, Source
 
 MOST_TOKENS = 16384
@@ -58,13 +58,14 @@ class SiliconSource:
         yield from (Point(operator, tokens=count) for operator in LINEAR_OPERATORS for count in tokens)
         yield from other_points()
         for prompts, count in self._prefill:
-            if prompts in (1, 2, 4) and count <= MOST_TOKENS:
-                yield Point("attention", prefills=prompts, prefill_tokens=count)
+            if prompts in (1, 2, 4) and count <= MOST_TOKENS:  # after context, too: its growth cannot be guessed
+                for context in (*PREFILL_CONTEXTS, LONG_CONTEXT) if prompts == 1 else (0,):
+                    yield Point("attention", prefills=prompts, prefill_tokens=count, prefill_context=context)
         for decodes, context in self._decode:
             if decodes <= MOST_DECODES and context <= MOST_CONTEXT:
                 yield Point("attention", decodes=decodes, decode_context=context)
         measured = {decodes for decodes, _ in self._decode}
-        for point in attention_points():
+        for point in attention_points(self.roofline):
             if not self._decode or point.prefills or point.decodes not in measured:
                 yield point
 
@@ -133,10 +134,11 @@ class SiliconSource:
             measured = self._decode.get((point.decodes, point.decode_context))
         if measured is not None:
             return Price(measured, measured, measured, 1)
-        return Price.modelled(self.roofline.time_us(point) * self._correction(point))
+        return Price.modelled(self._scaled_us(point))
 
-    def _correction(self, point: Point) -> float:
-        """Measured over modelled time of the parts of a call, near their places; 1 where nothing was measured."""
+    def _scaled_us(self, point: Point) -> float:
+        """The model's time by measured over modelled time of the call's parts, near their places; 1 where nothing was
+        measured. No less than either part alone."""
         parts = []
         if point.prefills:
             alone = replace(point, decodes=0, decode_context=0)
@@ -144,7 +146,8 @@ class SiliconSource:
         if point.decodes:
             alone = Point("attention", decodes=point.decodes, decode_context=point.decode_context)
             parts.append((self.roofline.time_us(alone), self._decode_correction(point.decodes, point.decode_context)))
-        return sum(time * correction for time, correction in parts) / sum(time for time, _ in parts)
+        scaled = [time * correction for time, correction in parts]
+        return max(*scaled, self.roofline.time_us(point) * sum(scaled) / sum(time for time, _ in parts))
 
     @cached_property
     def _prefill_ratios(self) -> dict[int, float]:

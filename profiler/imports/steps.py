@@ -20,8 +20,8 @@ from simulator.table_costs import TableCosts
 KINDS = ("prefill", "decode", "hybrid")
 MOST_ENTRIES = 300_000
 
-Step = tuple[int, int, list[tuple[int, int]]]
-"""Decodes, the sum of their contexts, and the chunks, as `TableCosts.step_ns` takes them."""
+Step = tuple[int, int, int, list[tuple[int, int]]]
+"""Decodes, the sum and the longest of their contexts, and the chunks, as `TableCosts.step_ns` takes them."""
 
 
 def batches(kind: str, count: int, rng: np.random.Generator) -> Iterator[Step]:
@@ -30,7 +30,7 @@ def batches(kind: str, count: int, rng: np.random.Generator) -> Iterator[Step]:
         decodes = 0 if kind == "prefill" else int(2 ** rng.uniform(0, 8))
         context = min(int(2 ** rng.uniform(5, 12)), MOST_ENTRIES // max(1, decodes))
         chunk = (int(rng.choice([0, 0, 256, 1024, 4096])), int(2 ** rng.uniform(4, 12)))
-        yield decodes, decodes * context, [] if kind == "decode" else [chunk]
+        yield decodes, decodes * context, context if decodes else 0, [] if kind == "decode" else [chunk]
 
 
 def differences(table: CostTable, other: CostTable, kind: str, count: int = 300, seed: int = 0) -> list[float]:

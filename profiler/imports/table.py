@@ -13,7 +13,7 @@ from profiler import grid
 from profiler.grid import LINEAR_OPERATORS, Point
 from profiler.imports.datasheet import Hardware
 from profiler.imports.roofline import Roofline
-from profiler.imports.shards import shard
+from profiler.imports.schedule import with_attention_model
 from simulator.cost_table import Attention, Source, TableMetadata, write_table
 from simulator.models import ModelShape
 
@@ -80,7 +80,7 @@ class DatasheetSource:
         """All operators, on both sides of each tile boundary."""
         yield from (Point(operator, tokens=tokens) for operator in LINEAR_OPERATORS for tokens in token_counts())
         yield from other_points()
-        yield from attention_points()
+        yield from attention_points(self.roofline)
 
     def price(self, point: Point) -> Price:
         """The model's time."""
@@ -111,19 +111,23 @@ def other_points() -> Iterator[Point]:
     yield from (Point("lm_head", sequences=count) for count in grid.SEQUENCES)
 
 
-def attention_points() -> Iterator[Point]:
-    """The profiler's grid without the limits of memory and time, and longer contexts."""
-    yield from grid.prefill_points()
-    for tokens in grid.CHUNKS:
+def attention_points(roofline: Roofline) -> Iterator[Point]:
+    """The profiler's grid without the limits of memory and time, and longer contexts.
+
+    All decodes of a call have the same context: the roofline knows no other.
+    """
+    kernel = roofline.kernel
+    yield from grid.prefill_points(kernel)
+    for tokens in grid.chunk_sizes(kernel):
         yield Point("attention", prefills=1, prefill_tokens=tokens, prefill_context=LONG_CONTEXT)
-    yield from grid.decode_points()
+    yield from (point for point in grid.decode_points(kernel) if not point.decode_longest)
     yield from (Point("attention", decodes=count, decode_context=LONG_CONTEXT) for count in grid.DECODES)
     yield from hybrid_points()
 
 
 def hybrid_points() -> Iterator[Point]:
     """Chunks beside decodes: the profiler's grid, and up to as many decodes as alone."""
-    yield from grid.hybrid_points()
+    yield from (replace(point, decode_longest=0) for point in grid.hybrid_points())
     for decodes, context, tokens in product((512, 1024), (128, 1024, 4096), (256, 1024)):
         yield Point("attention", decodes=decodes, decode_context=context, prefills=1, prefill_tokens=tokens)
 
@@ -165,10 +169,10 @@ def write_import(
         notes=tuple(notes),
         source=source.kind,
     )
-    write_table(path, rows, metadata)
+    write_table(path, rows, with_attention_model(rows, metadata))
     return rows
 
 
 def roofline_of(shape: ModelShape, tensor_parallel: int, hardware: Hardware) -> Roofline:
-    """The model of one GPU's shard."""
-    return Roofline(replace(shard(shape, tensor_parallel), name=shape.name), hardware)
+    """The model of one GPU's shard. Raises InputError where the model does not divide."""
+    return Roofline(shape.shard(tensor_parallel, "--tp"), hardware, tensor_parallel)

@@ -71,7 +71,7 @@ class VidurSource:
         for point in other_points():
             if point.operator not in measured:
                 yield point
-        for point in attention_points():
+        for point in attention_points(self.roofline):
             alone = not point.prefills or not point.decodes
             if not (self.profiles.attention and alone):
                 yield point

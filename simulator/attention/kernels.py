@@ -10,8 +10,8 @@ splits them. Tiles are handed to the GPU's slots in order, request by request or
   with grouped queries are packed, and all split alike if the batch fills less than 80 % of the slots.
 
 Sources: flash-attention's `hopper/heuristics.h`, `tile_size.h` and `flash_prepare_scheduler.cu` for FA3,
-`csrc/flash_attn/flash_api.cpp` and `flash_fwd_launch_template.h` for FA2. For other backends the second form of FA2 is
-taken.
+`csrc/flash_attn/flash_api.cpp` and `flash_fwd_launch_template.h` for FA2. Other backends whose
+name ends with fa3 are taken for FA3, all others for FA2.
 """
 
 from dataclasses import dataclass
@@ -82,7 +82,7 @@ def kernel_of(backend: str, shape: ModelShape, multiprocessors: int) -> Kernel:
     """The kernel of a cost table; `shape` is that of the tensor-parallel shard."""
     heads, kv_heads = shape.num_attention_heads, shape.num_key_value_heads
     group = max(heads // kv_heads, 1)
-    if backend == "vllm-flash-attn":
+    if backend == "vllm-flash-attn" or backend.endswith("fa3"):
         alone = Form(kv_heads, max(64 // group, 1), multiprocessors, dynamic_splits=True)
         mixed = Form(kv_heads, max(128 // group, 1), multiprocessors, dynamic_splits=True)
         return Kernel(multiprocessors, alone, mixed)

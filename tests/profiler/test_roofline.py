@@ -62,3 +62,24 @@ def test_the_ceilings_are_the_best_rows():
         {"tflops": [700.0] * 99 + [900.0], "tbytes": [4.0] * 50 + [20.0] * 50, "bytes": [1e8] * 50 + [1e5] * 50}
     )
     assert ceilings(rows) == (700.0, 4.0)
+
+
+def test_whole_layers_are_left_out():
+    """They are the others' work once more."""
+    points = [Point(name, tokens=64) for name in ("whole_layer", "mlp")]
+    rows = pd.DataFrame([row_of(point, Timing(1.0, 0.9, 1.1, 9), 0.0) for point in points])
+    assert with_work(rows, METADATA)["operator"].tolist() == ["mlp"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "elements"),
+    [
+        ({}, 8 * 48 + 2 * 64 + 3 * 16),
+        ({"qk_norm": True}, 8 * 48 + 4 * 64 + 3 * 16),
+        ({"position_embedding": "learned", "norms_per_layer": 1}, 4 * 48 + 4 * 16),
+    ],
+)
+def test_elementwise_work_is_what_the_model_has(keys, elements):
+    """A norm reads and writes both streams, rope and norms by head queries and keys; the cache takes both."""
+    model = replace(METADATA, model=replace(METADATA.model, **keys))
+    assert _work(Point("elementwise", tokens=5), model)["bytes"] == 2 * 5 * elements

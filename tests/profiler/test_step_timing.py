@@ -9,11 +9,11 @@ from tests.profiler.test_timing import FakeGpu
 pytestmark = needs_torch
 
 
-def test_a_long_step_is_run_eight_times(monkeypatch):
-    """100 ms: once to compile, once to launch, then six replays, the first to warm up, each after 50 ms of rest."""
+def test_a_long_step_is_run_ten_times(monkeypatch):
+    """100 ms: compiled, launched, run twice to learn its length, once to warm up, then five times; 50 ms of rest."""
     gpu = FakeGpu(call_ms=100.0).install(monkeypatch)
     timing = CudaStepTimer().time_step(lambda: gpu.launch("step"))
-    assert (len(gpu.eager), gpu.captured, gpu.replays) == (2, ["step"], 1 + 5)
+    assert (len(gpu.eager), gpu.captured, gpu.replays) == (2, ["step"], 2 + 1 + 5)
     assert timing.gpu.time_us == pytest.approx(100_000)
     assert timing.gpu.repeats == 5
     assert gpu.rested_ms == pytest.approx(6 * 50)
@@ -21,10 +21,10 @@ def test_a_long_step_is_run_eight_times(monkeypatch):
 
 
 def test_a_short_step_is_warmed_up_and_repeated(monkeypatch):
-    """2 ms: replays and rests of 3 ms for 60 ms, then at most 40 samples; launched three times for the host's time."""
+    """2 ms: replays and rests of 3 ms for 40 ms, then 80 ms of samples; launched three times for the host's time."""
     gpu = FakeGpu(call_ms=2.0).install(monkeypatch)
     timing = CudaStepTimer().time_step(lambda: gpu.launch("step"))
-    assert (len(gpu.eager), gpu.replays, timing.gpu.repeats) == (1 + 3, 20 + 40, 40)
+    assert (len(gpu.eager), gpu.replays, timing.gpu.repeats) == (1 + 3, 2 + 14 + 40, 40)
 
 
 def test_where_the_host_is_slower_a_replay_tells_the_length(monkeypatch):
@@ -33,7 +33,7 @@ def test_where_the_host_is_slower_a_replay_tells_the_length(monkeypatch):
     timer = CudaStepTimer()
     monkeypatch.setattr(CudaStepTimer, "_launch_once", lambda *_: (8000.0, 8.0))
     timing = timer.time_step(lambda: gpu.launch("step"))
-    assert gpu.replays == 1 + 40 + 40
+    assert gpu.replays == 2 + 27 + 40
     assert timing.gpu.time_us == pytest.approx(1000)
     assert timing.host_us == 8000.0
 

@@ -60,7 +60,7 @@ def test_the_listing_says_what_was_not_measured(capsys):
     """A date stands where it was."""
     print_listing("costs")
     lines = capsys.readouterr().out.splitlines()
-    (paper,) = (line for line in lines if line.startswith("paper/gpt3-175b-a100 "))
+    (paper,) = (line for line in lines if line.startswith("paper/gpt3-175b-a100@tp8 "))
     (h200,) = (line for line in lines if line.startswith("h200/llama-13b "))
     assert "no, modelled" in paper
     assert h200.split()[-1].startswith("20")

@@ -9,14 +9,23 @@ from tests.profiler.imports.sources import write_model
 
 
 @pytest.fixture
-def import_costs(tmp_path):
-    """Runs `import-costs` on a model of two layers; the table goes to tmp_path/table.csv. Returns click's result."""
-    model = write_model(tmp_path)
+def fitted():
+    """Lets `import-costs` fit attention's schedule."""
 
-    def run(*options, model=model):
-        return CliRunner().invoke(
-            main, [*map(str, options), "--model", str(model), "--out", str(tmp_path / "table.csv")]
-        )
+
+@pytest.fixture
+def import_costs(tmp_path, monkeypatch, request):
+    """Runs `import-costs` on a model of two layers; the table goes to tmp_path/table.csv. Returns click's result.
+
+    Attention's schedule is fitted, which takes seconds, only in tests that use `fitted`.
+    """
+    model = write_model(tmp_path)
+    if "fitted" not in request.fixturenames:
+        monkeypatch.setattr("profiler.imports.table.with_attention_model", lambda _rows, metadata: metadata)
+
+    def run(*options, model=model, out=tmp_path / "table.csv"):
+        where = [] if out is None else ["--out", str(out)]
+        return CliRunner().invoke(main, [*map(str, options), "--model", str(model), *where])
 
     return run
 

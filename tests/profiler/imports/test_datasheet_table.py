@@ -8,19 +8,20 @@ import pytest
 from profiler.imports.datasheet import load_hardware
 from profiler.imports.table import DatasheetSource, make_rows, roofline_of
 from simulator.cost_table import COLUMNS, OPERATORS, find_table, read_metadata, table_names
+from simulator.errors import InputError
 from simulator.models import load_model
 from simulator.table_costs import TableCosts
 
-SHIPPED = "paper/gpt3-175b-a100"
+SHIPPED = "paper/gpt3-175b-a100@tp8"
 
 
 def test_a_table_that_the_simulator_prices_steps_from(imported):
     """All operators; decodes, a chunk and both together have prices."""
     table = imported("datasheet", "--gpu", "a100-80")
-    assert set(table.rows["operator"]) == set(OPERATORS)
+    assert set(table.rows["operator"]) == {*OPERATORS} - {"whole_layer"}  # no model of falling clocks
     costs = TableCosts(table)
-    decodes, chunk = costs.step_ns(64, 64 * 1000, []), costs.step_ns(0, 0, [(0, 256)])
-    assert 0 < max(decodes, chunk) < costs.step_ns(64, 64 * 1000, [(0, 256)]) < 2 * (decodes + chunk)
+    decodes, chunk = costs.step_ns(64, 64 * 1000, 1000, []), costs.step_ns(0, 0, 0, [(0, 256)])
+    assert 0 < max(decodes, chunk) < costs.step_ns(64, 64 * 1000, 1000, [(0, 256)]) < 2 * (decodes + chunk)
 
 
 def test_both_sides_of_every_tile_boundary_are_in_the_table(imported):
@@ -69,7 +70,7 @@ def test_the_shipped_table_is_what_its_command_makes():
     made = make_rows(DatasheetSource(roofline_of(shape, 8, hardware)))
     held = find_table(SHIPPED)
     assert held.metadata.command == (
-        "import-costs datasheet --gpu a100-80 --model gpt3-175b --tp 8 --out gpt3-175b-a100.csv"
+        "import-costs datasheet --gpu a100-80 --model gpt3-175b --tp 8 --out gpt3-175b-a100@tp8.csv"
     )
     frame = held.frame()[list(COLUMNS)]
     assert frame["time_us"].to_numpy() == pytest.approx(made["time_us"].to_numpy(), abs=1e-4)
@@ -78,10 +79,27 @@ def test_the_shipped_table_is_what_its_command_makes():
 
 
 def test_the_shipped_table_says_model_not_measured():
-    """Eight GPUs, an ungated MLP."""
+    """Eight GPUs, an ungated MLP, learned positions."""
     metadata = read_metadata(table_names()[SHIPPED].with_suffix(".yaml"))
     assert "model, not measured" in metadata.notes[0]
+    assert metadata.model == load_model("gpt3-175b")
     assert (metadata.source, metadata.tensor_parallel, metadata.model.gated_mlp) == ("modelled", 8, False)
+
+
+def test_the_shipped_table_is_found_at_its_degree():
+    """By the name without @tp8, too; on one GPU it is refused."""
+    name = SHIPPED.removesuffix("@tp8")
+    assert find_table(name, None, 8).name == SHIPPED
+    with pytest.raises(InputError, match=r"no cost table paper/gpt3-175b-a100 of a tensor-parallel degree of 1; .* 8,"):
+        find_table(name, None, 1)
+
+
+def test_the_default_name_ends_with_the_degree(import_costs, tmp_path, monkeypatch):
+    """As `simulate-trace` looks for it."""
+    monkeypatch.chdir(tmp_path)
+    for options in ((), ("--tp", "2")):
+        assert import_costs("datasheet", "--gpu", "a40", *options, out=None).exit_code == 0
+    assert sorted(path.name for path in tmp_path.glob("*.csv")) == ["two-layers-a40.csv", "two-layers-a40@tp2.csv"]
 
 
 def test_an_unknown_source_is_named_with_the_nearest(refused):
@@ -101,7 +119,9 @@ def test_an_unknown_model_is_refused(refused):
 
 def test_heads_that_do_not_divide_are_refused(refused):
     """32 heads over 5 GPUs."""
-    assert "--tp: num_attention_heads 32" in refused("datasheet", "--gpu", "a40", "--tp", "5")
+    assert "--tp: two-layers does not divide over 5 ranks (32 attention heads)" in refused(
+        "datasheet", "--gpu", "a40", "--tp", "5"
+    )
 
 
 def test_an_existing_table_is_not_overwritten(import_costs, tmp_path):

@@ -8,8 +8,6 @@ from profiler.grid import Point
 from profiler.imports.datasheet import gpu_names, load_hardware
 from profiler.imports.gemm import gemm_us
 from profiler.imports.roofline import Roofline
-from profiler.imports.shards import shard
-from simulator.errors import InputError
 from simulator.models import load_model
 
 LLAMA = load_model("llama-3.1-8b")
@@ -85,21 +83,6 @@ def test_flash_attention_2_prices_decodes_dear_beside_a_chunk():
         assert least < both / (attention(gpu, **chunk) + attention(gpu, **decodes)) < most
 
 
-def test_a_shard_takes_its_part():
-    """Heads, KV heads (one at least), MLP and vocabulary are divided; the hidden size is not."""
-    part = shard(LLAMA, 4)
-    assert (part.num_attention_heads, part.num_key_value_heads, part.intermediate_size) == (8, 2, 3584)
-    assert (part.vocab_size, part.hidden_size, part.num_hidden_layers) == (32064, 4096, 32)
-    assert shard(LLAMA, 16).num_key_value_heads == 1
-    assert shard(LLAMA, 1) == LLAMA
-
-
-def test_a_shard_of_a_head_is_refused():
-    """40 heads over 3 GPUs."""
-    with pytest.raises(InputError, match="num_attention_heads 40 of llama-13b is not a multiple of 3"):
-        shard(load_model("llama-13b"), 3)
-
-
 def test_every_operator_has_a_time_that_grows():
     """More tokens never cost less by more than a tile's rounding."""
     roofline = Roofline(LLAMA, load_hardware("a40"))
@@ -108,6 +91,39 @@ def test_every_operator_has_a_time_that_grows():
         assert 0 < few < many
     few, many = (roofline.time_us(Point("lm_head", sequences=count)) for count in (1, 1024))
     assert 0 < few < many
+
+
+def test_elementwise_work_is_what_the_model_has():
+    """Without rope less, with one norm instead of two less, with norms by head more, at few tokens and at many."""
+    hardware = load_hardware("h200")
+    for tokens in (1, 4096):
+        usual, learned, single, by_head = (
+            Roofline(replace(LLAMA, **keys), hardware).time_us(Point("elementwise", tokens=tokens))
+            for keys in ({}, {"position_embedding": "learned"}, {"norms_per_layer": 1}, {"qk_norm": True})
+        )
+        assert max(learned, single) < usual < by_head
+
+
+def test_learned_positions_are_looked_up_with_the_tokens():
+    """Two rows read instead of one, and their sum written."""
+    rope, learned = (
+        Roofline(replace(LLAMA, position_embedding=kind), load_hardware("h200")).time_us(
+            Point("embedding", tokens=8192)
+        )
+        for kind in ("rope", "learned")
+    )
+    assert 2 < learned / rope < 5
+
+
+def test_a_rank_samples_from_all_logits():
+    """The LM head of one of two ranks takes more than half of the whole's."""
+    hardware = load_hardware("h200")
+    shard = LLAMA.shard(2)
+    whole, alone, rank = (
+        Roofline(shape, hardware, ranks).time_us(Point("lm_head", sequences=512))
+        for shape, ranks in ((LLAMA, 1), (shard, 1), (shard, 2))
+    )
+    assert whole > rank > alone
 
 
 def test_an_ungated_mlp_is_two_thirds_of_a_gated_one():

@@ -52,7 +52,7 @@ def test_what_vidur_does_not_measure_is_the_models_and_says_so(imported, profile
     assert (frame[(frame["operator"] != "lm_head") & ~hybrid]["repeats"] == 1).all()
     assert table.metadata.source == "imported"
     assert any("beside decodes is a roofline model" in note for note in table.metadata.notes)
-    assert TableCosts(table).step_ns(8, 8 * 300, [(0, 128)]) > 0
+    assert TableCosts(table).step_ns(8, 8 * 300, 300, [(0, 128)]) > 0
 
 
 def test_without_attention_csv_all_attention_is_the_models(imported, tmp_path):
