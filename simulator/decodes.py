@@ -11,6 +11,9 @@ from heapq import heappop, heappush
 
 from simulator.core import DECODING, Request
 
+_GONE = -(2**62)
+"""The birth of who is not in the cohort: no context is so short."""
+
 
 class Decodes:
     """Clock, counts and sums of the cohort; contexts in tokens."""
@@ -94,7 +97,7 @@ class Decodes:
         """The longest context of all, now; there must be one."""
         births = self._births
         negative, _, request = births[0]
-        while request.state != DECODING or request.birth != -negative:
+        while request.birth != -negative:  # has left
             heappop(births)
             negative, _, request = births[0]
         return self.clock - negative
@@ -112,6 +115,7 @@ class Decodes:
         if self.groups is not None:
             del self.groups[request.birth % self._block_size][request]
         self.birth_sum -= request.birth
+        birth, request.birth = request.birth, _GONE
         spare = request.reserved_blocks * self._block_size - (request.computed - ticks)
         opens_at = request.start_clock + spare
         if spare >= self._block_size and opens_at >= request.end_clock:
@@ -119,4 +123,4 @@ class Decodes:
         if spare >= self._block_size and opens_at > self.clock:
             self.late[opens_at].remove(request)
         else:
-            self.openers[request.birth % self._block_size] -= 1
+            self.openers[birth % self._block_size] -= 1

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from simulator.cost_table import CostTable
     from simulator.table_costs import TableCosts
 
-COLUMNS = ("id", "tokens", "num_prefills", "num_decodes", "gpu_s", "in_grid")
+COLUMNS = ("id", "tokens", "num_prefills", "num_decodes", "gpu_s", "gpu_low_s", "gpu_high_s", "in_grid")
 
 EPILOG = """\b
 Examples:
@@ -35,7 +35,8 @@ A line of BATCHES.jsonl:
 
 \b
 Columns: id, tokens (of the step), num_prefills, num_decodes, gpu_s (the whole model's GPU time in seconds:
-embedding, layers, LM head on the last position of each sequence, greedy sampling), in_grid (1 if the table's
+embedding, layers, LM head on the last position of each sequence, greedy sampling), gpu_low_s and gpu_high_s (what
+the table's noise and the errors of its attention model leave open; empty where it has none), in_grid (1 if the table's
 measurements surround the batch, 0 if their trend had to be continued).
 Exit status: 0 done, 2 the input is wrong, 1 anything else.
 """
@@ -76,9 +77,13 @@ def main() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """GPU time of a step in nanoseconds. `in_grid`: no measured trend was continued for it."""
+    """GPU time of a step in nanoseconds, and its interval if the table has one.
+
+    `in_grid`: no measured trend was continued for it.
+    """
 
     gpu_ns: int
+    interval_ns: tuple[int, int] | None
     in_grid: bool
 
 
@@ -92,7 +97,8 @@ def price_of(costs: "TableCosts", batch: "ListedBatch") -> Price:
         and decodes <= grid.decodes
         and batch.decode_context <= decodes * grid.decode_context
     )
-    return Price(costs.step_ns(decodes, batch.decode_context, max(batch.decodes, default=0), batch.prefills), in_grid)
+    work = (decodes, batch.decode_context, max(batch.decodes, default=0), batch.prefills)
+    return Price(costs.step_ns(*work), costs.interval_ns(*work), in_grid)
 
 
 def _require_free(out: Path, read: dict[str, Path], force: bool) -> None:
@@ -112,7 +118,8 @@ def _write(out: Path, priced: "Iterable[tuple[ListedBatch, Price]]") -> None:
     writer.writerow(COLUMNS)
     for batch, price in priced:
         counts = (batch.tokens, len(batch.prefills), len(batch.decodes))
-        writer.writerow((batch.id, *counts, f"{price.gpu_ns / 1e9:.9f}", int(price.in_grid)))
+        interval = (f"{end / 1e9:.9f}" for end in price.interval_ns) if price.interval_ns else ("", "")
+        writer.writerow((batch.id, *counts, f"{price.gpu_ns / 1e9:.9f}", *interval, int(price.in_grid)))
     partial = out.with_name(f"{out.name}.partial")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -12,6 +12,7 @@ and `steps_beyond_*` count the steps whose contexts were concerned.
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import hypot
 from statistics import median
 from typing import Any
 
@@ -61,6 +62,9 @@ class TableCosts:
             int(attention["decode_context"].max()),
         )
         self._longest_decode = self.grid.decode_context
+        noise, fitted = table.metadata.noise.get("repeat_max_percent"), table.metadata.attention_model
+        self._noise = None if noise is None else noise / 100
+        self._errors = fitted.error if fitted else {}
         self.steps_beyond_prefill_context = 0
         self.steps_beyond_decode_context = 0
         self._slowed = _Slowed([], [])
@@ -94,6 +98,27 @@ class TableCosts:
         fixed_ns = self._tokens_ns(decodes) + self._sequences_ns(decodes)
         layers_ns = self._layers_ns
         return DecodePiece(fixed_ns + constant * layers_ns, slope * layers_ns, until, decodes * self._longest_decode)
+
+    def interval_ns(
+        self, decodes: int, decode_context: int, longest: int, chunks: Sequence[tuple[int, int]]
+    ) -> tuple[int, int] | None:
+        """(low, high) of a step that has work: what the table's own noise and the fit of its attention leave open.
+
+        Of the operators looked up, and of one chunk alone, the largest difference between repeats in the table's run;
+        of other attention the 95 % quantile of the errors over the rows that the constants were fitted to. Added in
+        quadrature. None where the table has no such figures.
+        """
+        noise, errors = self._noise, self._errors
+        kind = "decode" if not chunks else "hybrid" if decodes else "prefill"
+        if noise is None or f"{kind}_p95" not in errors:
+            return None
+        price = self.step_ns(decodes, decode_context, longest, chunks)
+        tokens = decodes + sum(new for _, new in chunks)
+        looked_up = self._tokens_ns(tokens) + self._sequences_ns(decodes + len(chunks))
+        attention = max(price - looked_up, 0.0)
+        of_attention = noise if not decodes and len(chunks) == 1 else errors[f"{kind}_p95"]
+        open_ns = hypot(noise * looked_up, of_attention * attention)
+        return int(price - open_ns), int(price + open_ns)
 
     def once_ns(self, tokens: int, sequences: int) -> float:
         """What a step does once, not in each layer: embedding and LM head."""

@@ -13,7 +13,7 @@ from policies.static import Static
 from policies.vllm import Vllm
 from policies.vllm_v0 import VllmV0
 from simulator.core import Request
-from simulator.costs import LinearCosts
+from simulator.costs import DecodePiece, LinearCosts, StepCosts
 from simulator.engine import simulate
 from simulator.metrics.tokens import token_times_ns
 from simulator.runlog import ITERATION_COLUMNS, STATUS_NAMES, LoggedRun
@@ -25,6 +25,31 @@ from tests.reference_sarathi import SimpleChunkingReference, StaticReference, Vl
 COSTS = LinearCosts(fixed_ns=1000, per_token_ns=10, per_context_token_ns=1)
 EVEN_COSTS = LinearCosts(fixed_ns=1000)
 """Steps end when requests arrive."""
+
+
+class UnlikeCosts:
+    """Steps take the longer, by steps, the further the longest context of the decodes is above their mean."""
+
+    def step_ns(self, decodes: int, decode_context: int, longest: int, chunks: Sequence[tuple[int, int]]) -> int:
+        tokens = decodes + sum(new for _, new in chunks)
+        return 1000 + 10 * tokens + decode_context + 317 * self._spread(decodes, decode_context, longest)
+
+    def decode_piece(self, decodes: int, decode_context: int, longest: int) -> DecodePiece:
+        spread = self._spread(decodes, decode_context, longest)
+        steps = 1
+        while steps < 40 and self._spread(decodes, decode_context + steps * decodes, longest + steps) == spread:
+            steps += 1
+        return DecodePiece(1000 + 10 * decodes + 317 * spread, 1, decode_context + steps * decodes, float("inf"))
+
+    def count_beyond(self, decodes: int, decode_context: int, steps: int) -> None:
+        """Nothing is."""
+
+    @staticmethod
+    def _spread(decodes: int, decode_context: int, longest: int) -> int:
+        return longest * decodes * 8 // decode_context if decodes else 0
+
+
+UNLIKE_COSTS = UnlikeCosts()
 
 POLICIES = {
     "vllm": Vllm,
@@ -143,7 +168,7 @@ class Case:
     block_size: int
     blocks: int
     texts: list[str]
-    costs: LinearCosts
+    costs: StepCosts
 
 
 @st.composite
@@ -166,7 +191,7 @@ def cases(draw: st.DrawFn, policy: str) -> Case:
     whole = policy == "static" or options.get("reservation") == "max_model_len"
     reserved = options["max_model_len"] if whole else 0
     lengths = [max(prompt + output, reserved) for _, prompt, output, _ in workload]
-    blocks, costs = draw(pools(lengths, block_size, quarrel)), draw(st.sampled_from([COSTS, COSTS, EVEN_COSTS]))
+    blocks, costs = draw(pools(lengths, block_size, quarrel)), draw(st.sampled_from([COSTS, UNLIKE_COSTS, EVEN_COSTS]))
     return Case(policy, options, workload, block_size, blocks, texts, costs)
 
 

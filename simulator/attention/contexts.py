@@ -1,7 +1,7 @@
 """Stand-ins for the contexts of a decode batch of which only count, mean and longest are known.
 
 A kernel's time depends on every context. Of the summaries that a scheduler can keep up in O(1), the count, the sum
-and the longest serve best (docs/decisions/0008). The stand-ins are the quantiles of a lognormal distribution, the usual
+and the longest serve best (docs/decisions/0009). The stand-ins are the quantiles of a lognormal distribution, the usual
 shape of context lengths, with the given mean and longest. A kernel serves requests in order, and a long one that starts
 late costs time, so long ones should be neither early nor late on the whole: the order is van der Corput's, turned so
 that the longest comes three quarters through, which replays random orders without bias.

@@ -16,7 +16,7 @@ from simulator.engine import simulate
 from simulator.runlog import ITERATION_COLUMNS, LoggedRun
 from simulator.table_costs import TableCosts
 from tests.simulator.tables import small_table
-from tests.workloads import OPTIONS, POLICIES, workloads
+from tests.workloads import OPTIONS, POLICIES, UNLIKE_COSTS, workloads
 
 COSTS = LinearCosts(fixed_ns=1000, per_token_ns=10, per_context_token_ns=1)
 
@@ -92,13 +92,15 @@ def test_stretches_not_iterations_are_logged() -> None:
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
 @settings(max_examples=60, deadline=None)
-@given(data=st.data(), workload=workloads(), pool=st.integers(20, 400))
-def test_the_same_as_asking_in_every_step(name: str, data: st.DataObject, workload: Any, pool: int) -> None:
+@given(data=st.data(), workload=workloads(), pool=st.integers(20, 400), costs=st.sampled_from([COSTS, UNLIKE_COSTS]))
+def test_the_same_as_asking_in_every_step(
+    name: str, data: st.DataObject, workload: Any, pool: int, costs: StepCosts
+) -> None:
     """Whatever is promised, the logs are the same, and never are there more plans."""
     options = data.draw(OPTIONS[name])
     policies = [Counted(POLICIES[name](**options), asked=asked) for asked in (False, True)]
     coasting, asking = (
-        simulate((Request(i, *facts) for i, facts in enumerate(workload)), policy, COSTS, block_size=4, num_blocks=pool)
+        simulate((Request(i, *facts) for i, facts in enumerate(workload)), policy, costs, block_size=4, num_blocks=pool)
         for policy in policies
     )
     assert columns(coasting) == columns(asking)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import yaml
 from hypothesis import given, settings
@@ -12,6 +13,7 @@ from simulator.cost_table import Cliff, find_table, read_table, write_table
 from simulator.costs import LinearCosts
 from simulator.errors import InputError
 from simulator.table_costs import TableCosts
+from tests.simulator.attention.tiles import FA2_TIMES
 from tests.simulator.tables import (
     DECODE,
     LAYERS,
@@ -379,3 +381,56 @@ class TestFaults:
         path.unlink()
         with pytest.raises(InputError, match=r"small\.csv: no such file"):
             find_table(str(path.with_suffix(".yaml")))
+
+
+def with_layers(folder: Path, longer: dict[int, float]) -> TableCosts:
+    """The small table with whole layers that take `longer` times the sum of their parts, by tokens of the prompt."""
+    costs = TableCosts(small_table(folder))
+    rows = []
+    for tokens, factor in longer.items():
+        step_ns = costs.step_ns(0, 0, 0, [(0, tokens)])
+        us_a_layer = (factor * step_ns - costs.once_ns(tokens, 1)) / LAYERS / 1e3
+        rows.append({"operator": "whole_layer", "tokens": tokens, "time_us": us_a_layer})
+    frame = pd.concat([small_rows(), pd.DataFrame(rows).assign(p10_us=1.0, p90_us=1.0, repeats=5, sm_mhz=1500)])
+    write_table(folder / "slowed.csv", frame, metadata())
+    return TableCosts(read_table(folder / "slowed.csv"))
+
+
+class TestLongSteps:
+    def test_at_what_was_measured(self, tmp_path: Path) -> None:
+        """A prompt as long as a step of whole layers takes what these took."""
+        plain, slowed = TableCosts(small_table(tmp_path)), with_layers(tmp_path, {128: 1.05, 256: 1.2})
+        for tokens, factor in ((128, 1.05), (256, 1.2)):
+            assert slowed.step_ns(0, 0, 0, [(0, tokens)]) == pytest.approx(
+                factor * plain.step_ns(0, 0, 0, [(0, tokens)]), rel=1e-5
+            )
+
+    def test_short_steps_are_not_slowed(self, tmp_path: Path) -> None:
+        """Below half of the first measured time."""
+        plain, slowed = TableCosts(small_table(tmp_path)), with_layers(tmp_path, {256: 1.2})
+        assert slowed.step_ns(0, 0, 0, [(0, 16)]) == plain.step_ns(0, 0, 0, [(0, 16)])
+        assert slowed.step_ns(16, 16 * 100, 100, []) == plain.step_ns(16, 16 * 100, 100, [])
+
+    def test_longer_steps_are_slowed_as_the_longest(self, tmp_path: Path) -> None:
+        """Beyond what was measured the last factor holds, whatever the step is made of."""
+        plain, slowed = TableCosts(small_table(tmp_path)), with_layers(tmp_path, {128: 1.05, 256: 1.2})
+        work = (16, 16 * 900, 900, [(1024, 256), (512, 256)])
+        assert slowed.step_ns(*work) == pytest.approx(1.2 * plain.step_ns(*work), rel=1e-5)
+
+
+class TestInterval:
+    def test_noise_and_errors(self, tmp_path: Path) -> None:
+        """Looked-up operators by the repeats' difference, attention by the fit's error, added in quadrature."""
+        table = small_table(tmp_path)
+        fitted = replace(FA2_TIMES, error={"decode_p95": 0.1, "hybrid_p95": 0.2, "prefill_p95": 0.3})
+        made = replace(table.metadata, noise={"repeat_max_percent": 2.0}, attention_model=fitted)
+        costs = TableCosts(replace(table, metadata=made))
+        interval = costs.interval_ns(16, 16 * 1024, 1024, [])
+        assert interval is not None
+        attention, rest = LAYERS * DECODE[16, 1024], linear_us(16) + LM_HEAD[16]
+        assert (interval[1] - interval[0]) / 2 == us(((0.1 * attention) ** 2 + (0.02 * rest) ** 2) ** 0.5)
+        assert sum(interval) / 2 == us(attention + rest)
+
+    def test_without_figures_there_is_none(self, costs: TableCosts) -> None:
+        """A table that was not fitted says nothing of its error."""
+        assert costs.interval_ns(16, 16 * 1024, 1024, []) is None
