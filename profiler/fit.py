@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.attention.calls import MeasuredCall, guess_times
+from simulator.attention.decodes import replay_decodes
 from simulator.attention.kernel_times import DecodeTimes, KernelTimes
 from simulator.attention.kernels import Kernel
-from simulator.attention.prices import NO_CORRECTION, AttentionPrices, replay_decodes
+from simulator.attention.mixed_prices import MixedPrices
 from simulator.attention.surfaces import PrefillSurface
 from simulator.cost_table import CostTable
 from simulator.table_costs import attention_calls, prefill_surface, table_kernel
@@ -27,14 +28,13 @@ _PULL = 0.03  # of the first guess, for constants that these calls do not show
 
 def replayed_us(kernel: Kernel, times: KernelTimes, prefill: PrefillSurface, calls: Sequence[MeasuredCall]) -> Vector:
     """What each call takes by replay, single chunks too; float64 (calls)."""
-    prices = AttentionPrices(kernel, times, prefill, NO_CORRECTION)
-    singles = AttentionPrices(kernel, times, prefill, NO_CORRECTION, scaled=False)
+    prices, singles = MixedPrices(kernel, times, prefill), MixedPrices(kernel, times, prefill, scaled=False)
     alone: dict[tuple[int, int, int], float] = {}
     replayed = []
     for call in calls:
         if call.chunks:
             of = prices if call.decodes or len(call.chunks) > 1 else singles
-            replayed.append(of.filled(call.decodes, call.context, call.longest, call.chunks))
+            replayed.append(of.price(call.decodes, call.context, call.longest, call.chunks))
         else:
             key = (call.decodes, call.context, call.longest)
             if key not in alone:

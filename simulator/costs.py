@@ -3,23 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Annotated, NamedTuple, Protocol
+from typing import Annotated, Protocol
 
 from annotated_types import Ge, Le
 
 Nanoseconds = Annotated[int, Ge(0), Le(10**12)]
 
 
-class DecodePiece(NamedTuple):
-    """Price of a step that only decodes, in nanoseconds: int(constant + slope x sum of contexts after the step).
+DecodePiece = tuple[float, float, float]
+"""(constant, slope, until): a step of decodes alone takes int(constant + slope x sum of contexts after it) nanoseconds.
 
-    It holds as all contexts grow alike, for sums below `until`; above `measured_to` it continues a trend.
-    """
-
-    constant: float
-    slope: float
-    until: float
-    measured_to: float
+It holds as all contexts grow alike, for sums below `until`."""
 
 
 class StepCosts(Protocol):
@@ -27,6 +21,11 @@ class StepCosts(Protocol):
 
     Of `decodes` decodes they know the sum of the context lengths after the step, `decode_context`, and the longest.
     """
+
+    @property
+    def measured_context(self) -> float:
+        """The mean context up to which prices of decodes were measured."""
+        ...
 
     def step_ns(self, decodes: int, decode_context: int, longest: int, chunks: Sequence[tuple[int, int]]) -> int:
         """GPU time of a step of decodes and of prefill chunks `(context_before, tokens)`. O(chunks)."""
@@ -54,6 +53,11 @@ class LinearCosts:
         if not (self.fixed_ns or self.per_token_ns):
             raise ValueError("a step must cost something: fixed_ns or per_token_ns above 0")
 
+    @property
+    def measured_context(self) -> float:
+        """A formula holds for any."""
+        return inf
+
     def step_ns(
         self,
         decodes: int,
@@ -70,7 +74,7 @@ class LinearCosts:
 
     def decode_piece(self, decodes: int, decode_context: int, longest: int) -> DecodePiece:  # noqa: ARG002 - as above
         """See `StepCosts.decode_piece`."""
-        return DecodePiece(self.fixed_ns + self.per_token_ns * decodes, self.per_context_token_ns, inf, inf)
+        return self.fixed_ns + self.per_token_ns * decodes, self.per_context_token_ns, inf
 
     def count_beyond(self, decodes: int, decode_context: int, steps: int) -> None:
         """Nothing is beyond a formula."""

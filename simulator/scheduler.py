@@ -60,6 +60,7 @@ class Scheduler:
         self._plan, self._rejects, self._reserve_tokens = policy.plan, policy.rejects, policy.reserve_tokens
         self._step_ns = costs.step_ns
         self._decode_piece, self._count_beyond = costs.decode_piece, costs.count_beyond
+        self._measured_context = costs.measured_context
         self._model_length = policy.model_length
         self._give_up = give_up_on_impossible
         self._block_size = block_size
@@ -195,7 +196,7 @@ class Scheduler:
             count, free_blocks, end_ns = decodes.count, view.free_blocks, ends_ns[-1]
             context = decodes.birth_sum + count * clock
             longest = decodes.longest() - clock
-            constant, slope, until, measured_to = self._decode_piece(count, context + count, longest + clock + 1)
+            constant, slope, until = self._decode_piece(count, context + count, longest + clock + 1)
             while clock < stop and ends_ns[-depth] < until_ns:
                 opened = openers[-clock % block_size]
                 if free_blocks <= opened:
@@ -204,7 +205,7 @@ class Scheduler:
                 free_blocks -= opened
                 context += count
                 if context >= until:
-                    constant, slope, until, measured_to = self._decode_piece(count, context, longest + clock)
+                    constant, slope, until = self._decode_piece(count, context, longest + clock)
                 end_ns += int(constant + slope * context)
                 log_end(end_ns)
                 log_free(free_blocks)
@@ -212,7 +213,7 @@ class Scheduler:
                     break
             if clock == began:
                 return
-            if context > measured_to:
+            if context > count * self._measured_context:
                 self._count_beyond(count, context, clock - began)
             decodes.clock, view.free_blocks, view.last_prefills = clock, free_blocks, 0
             self._log_coasted(clock - began)

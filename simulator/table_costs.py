@@ -10,7 +10,7 @@ and `steps_beyond_*` count the steps whose contexts were concerned.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import hypot
 from statistics import median
@@ -20,12 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.attention.calls import MeasuredCall, guess_times
+from simulator.attention.correction import Correction
+from simulator.attention.decode_prices import DecodePrices
+from simulator.attention.decodes import replay_decodes
 from simulator.attention.kernel_times import KernelTimes
 from simulator.attention.kernels import Kernel, kernel_of
-from simulator.attention.prices import AttentionPrices, Correction, replay_decodes
+from simulator.attention.mixed_prices import MixedPrices
 from simulator.attention.surfaces import PrefillSurface
 from simulator.cost_table import TOKEN_OPERATORS, CostTable
-from simulator.costs import DecodePiece
 from simulator.errors import InputError
 from simulator.trace import Floats
 
@@ -51,8 +53,11 @@ class TableCosts:
         self._token_ns = _token_prices(rows, TOKEN_OPERATORS, layers, table.name)
         self._embedding_ns = _token_prices(rows, ("embedding",), layers, table.name)
         self._sequence_ns = _sequence_prices(rows, table.name)
-        self._attention = attention_prices(table)
         self._layers_ns = layers * _NS_PER_US
+        self._mixed, decodes = attention_prices(
+            table, self._layers_ns, lambda n: self._tokens_ns(n) + self._sequences_ns(n)
+        )
+        self.decode_piece = decodes.piece  # in nanoseconds of the whole step
         attention = _only(rows, rows["operator"] == "attention")
         self.grid = GridRange(
             int(rows["tokens"].max()),
@@ -61,7 +66,7 @@ class TableCosts:
             int(attention["decodes"].max()),
             int(attention["decode_context"].max()),
         )
-        self._longest_decode = self.grid.decode_context
+        self.measured_context: float = self.grid.decode_context
         noise, fitted = table.metadata.noise.get("repeat_max_percent"), table.metadata.attention_model
         self._noise = None if noise is None else noise / 100
         self._errors = fitted.error if fitted else {}
@@ -75,11 +80,11 @@ class TableCosts:
         if not chunks:
             if not decodes:
                 return 0
-            piece = self.decode_piece(decodes, decode_context, longest)
-            if decode_context > piece.measured_to:
+            constant, slope, _ = self.decode_piece(decodes, decode_context, longest)
+            if decode_context > decodes * self.measured_context:
                 self.count_beyond(decodes, decode_context, 1)
-            return int(piece.constant + piece.slope * decode_context)
-        if decode_context > decodes * self._longest_decode:
+            return int(constant + slope * decode_context)
+        if decode_context > decodes * self.measured_context:
             self.steps_beyond_decode_context += 1
         tokens, before = decodes, 0
         for context, new in chunks:
@@ -88,16 +93,9 @@ class TableCosts:
                 before = context
         if before > self.grid.prefill_context:
             self.steps_beyond_prefill_context += 1
-        attention_ns = self._attention.price(decodes, decode_context, longest, chunks) * self._layers_ns
+        attention_ns = self._mixed.price(decodes, decode_context, longest, chunks) * self._layers_ns
         time_ns = self._tokens_ns(tokens) + self._sequences_ns(decodes + len(chunks)) + attention_ns
         return int(time_ns if time_ns <= self._slowed.from_ns else self._slowed.time(time_ns))
-
-    def decode_piece(self, decodes: int, decode_context: int, longest: int) -> DecodePiece:
-        """See `StepCosts.decode_piece`."""
-        constant, slope, until = self._attention.decode_piece(decodes, decode_context, longest)
-        fixed_ns = self._tokens_ns(decodes) + self._sequences_ns(decodes)
-        layers_ns = self._layers_ns
-        return DecodePiece(fixed_ns + constant * layers_ns, slope * layers_ns, until, decodes * self._longest_decode)
 
     def interval_ns(
         self, decodes: int, decode_context: int, longest: int, chunks: Sequence[tuple[int, int]]
@@ -126,8 +124,11 @@ class TableCosts:
 
     def count_beyond(self, decodes: int, decode_context: int, steps: int) -> None:
         """See `StepCosts.count_beyond`: contexts grew by `decodes` in each step."""
-        excess = decode_context - decodes * self._longest_decode
+        excess = decode_context - decodes * self.grid.decode_context
         self.steps_beyond_decode_context += min(steps, -(-excess // decodes))
+
+    def _besides_attention_ns(self, decodes: int) -> float:
+        return self._tokens_ns(decodes) + self._sequences_ns(decodes)
 
     def _tokens_ns(self, tokens: int) -> float:
         prices = self._token_ns
@@ -167,15 +168,21 @@ def _slowed(costs: TableCosts, rows: "Rows", layers: int) -> _Slowed:
     return _Slowed([times[0] / 2, *times], factors) if times else _Slowed([], [])
 
 
-def attention_prices(table: CostTable) -> AttentionPrices:
-    """The prices of attention by the rows of `table`, with its fitted constants or, without them, a guess."""
+def attention_prices(
+    table: CostTable, scale: float = 1.0, fixed: Callable[[int], float] = lambda _: 0.0
+) -> tuple[MixedPrices, DecodePrices]:
+    """Prices of attention by the rows of `table`, with its fitted constants or, without them, a guess.
+
+    Those of decodes alone are times `scale` and have `fixed(decodes)` added.
+    """
     calls = attention_calls(table)
     kernel = table_kernel(table)
     prefill = prefill_surface(calls, table.name)
     if not any(not call.chunks for call in calls):
         raise InputError("no decode attention rows", path=table.name)
     times = table.metadata.attention_model or guess_times(kernel, calls)
-    return AttentionPrices(kernel, times, prefill, decode_correction(kernel, times, calls))
+    correction = decode_correction(kernel, times, calls)
+    return MixedPrices(kernel, times, prefill), DecodePrices(kernel, times, correction, scale, fixed)
 
 
 def table_kernel(table: CostTable) -> Kernel:

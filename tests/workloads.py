@@ -30,6 +30,8 @@ EVEN_COSTS = LinearCosts(fixed_ns=1000)
 class UnlikeCosts:
     """Steps take the longer, by steps, the further the longest context of the decodes is above their mean."""
 
+    measured_context = float("inf")
+
     def step_ns(self, decodes: int, decode_context: int, longest: int, chunks: Sequence[tuple[int, int]]) -> int:
         tokens = decodes + sum(new for _, new in chunks)
         return 1000 + 10 * tokens + decode_context + 317 * self._spread(decodes, decode_context, longest)
@@ -39,7 +41,7 @@ class UnlikeCosts:
         steps = 1
         while steps < 40 and self._spread(decodes, decode_context + steps * decodes, longest + steps) == spread:
             steps += 1
-        return DecodePiece(1000 + 10 * decodes + 317 * spread, 1, decode_context + steps * decodes, float("inf"))
+        return 1000 + 10 * decodes + 317 * spread, 1, decode_context + steps * decodes
 
     def count_beyond(self, decodes: int, decode_context: int, steps: int) -> None:
         """Nothing is."""

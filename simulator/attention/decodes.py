@@ -1,10 +1,12 @@
 """When the slots of the GPU are done with the decodes of a batch."""
 
+from math import ceil
+
 import numpy as np
 
-from simulator.attention.contexts import Lengths
-from simulator.attention.kernel_times import DecodeTimes
-from simulator.attention.kernels import TILE_KEYS, Form
+from simulator.attention.contexts import Lengths, spread_contexts
+from simulator.attention.kernel_times import DecodeTimes, KernelTimes
+from simulator.attention.kernels import TILE_KEYS, UNSPLIT, Form, Kernel
 from simulator.attention.replay import done_at, slots_done
 
 
@@ -38,3 +40,24 @@ def _cut(blocks: Lengths, form: Form, most_blocks: float, parts: int) -> Lengths
     of_part = np.repeat(length, count)
     left: Lengths = np.repeat(blocks, count) - place * of_part
     return np.asarray(np.minimum(of_part, left))
+
+
+def bandwidth_share(kernel: Kernel, times: KernelTimes, context: float) -> float:
+    """How much of what mixed decode tiles read comes from memory: query heads of a group read the same keys in turn."""
+    group = kernel.mixed.heads / kernel.alone.heads
+    if group <= 1:
+        return 1.0
+    return 1.0 - (1.0 - 1.0 / group) * min(1.0, times.cached_tokens / max(context, 1.0))
+
+
+def replay_decodes(kernel: Kernel, times: KernelTimes, decodes: int, mean: float, longest: float) -> float:
+    """Microseconds of decodes alone with contexts of this mean and longest."""
+    form = kernel.alone
+    contexts = spread_contexts(decodes, mean, longest)
+    most = UNSPLIT
+    parts = kernel.splits(form, form.heads * (decodes if form.uniform_splits else 1), ceil(contexts.max()))
+    if parts > 1 and form.dynamic_splits:
+        most = kernel.blocks_a_slot(form, float((contexts / TILE_KEYS).sum()) + decodes / 2)
+    ends, cut = decode_ends(contexts, form, times.alone, kernel.multiprocessors, most_blocks=most, parts=parts)
+    reorder_us = times.reorder_us if form.uniform_splits and decodes > 1 else 0.0
+    return times.fixed_us + reorder_us + ends[-1] + times.join_us(parts, cut)

@@ -1,5 +1,6 @@
 """Prices of attention calls against the replay of every tile, and their pieces."""
 
+from dataclasses import dataclass
 from math import exp
 from random import Random
 
@@ -7,9 +8,12 @@ import numpy as np
 import pytest
 
 from simulator.attention.contexts import spread_contexts
+from simulator.attention.correction import NO_CORRECTION, Correction
+from simulator.attention.decode_prices import DecodePrices
+from simulator.attention.decodes import replay_decodes
 from simulator.attention.kernel_times import KernelTimes
 from simulator.attention.kernels import Kernel
-from simulator.attention.prices import NO_CORRECTION, AttentionPrices, Correction, replay_decodes
+from simulator.attention.mixed_prices import MixedPrices
 from simulator.attention.surfaces import PrefillSurface
 from tests.simulator.attention.tiles import FA2, FA2_TIMES, FA3, FA3_TIMES, call_us
 
@@ -20,16 +24,24 @@ CONTEXTS = (0, 256, 1024, 4096, 8192)
 Batch = tuple[list[int], list[tuple[int, int]]]
 
 
-def prices_of(kernel: Kernel, times: KernelTimes) -> AttentionPrices:
+@dataclass(frozen=True)
+class Prices:
+    """Of chunks in any company, and of decodes alone."""
+
+    mixed: MixedPrices
+    decodes: DecodePrices
+
+
+def prices_of(kernel: Kernel, times: KernelTimes) -> Prices:
     """Prices whose surface of single chunks is what the replay of every tile says."""
     surface = {
         tokens: {before: call_us(kernel, times, [], [(before, tokens)]) for before in CONTEXTS} for tokens in CHUNKS
     }
-    return AttentionPrices(kernel, times, PrefillSurface(surface), NO_CORRECTION)
+    return Prices(MixedPrices(kernel, times, PrefillSurface(surface)), DecodePrices(kernel, times, NO_CORRECTION))
 
 
 @pytest.fixture(scope="module", params=sorted(KERNELS))
-def priced(request: pytest.FixtureRequest) -> tuple[Kernel, KernelTimes, AttentionPrices]:
+def priced(request: pytest.FixtureRequest) -> tuple[Kernel, KernelTimes, Prices]:
     kernel, times = KERNELS[request.param]
     return kernel, times, prices_of(kernel, times)
 
@@ -47,17 +59,17 @@ def batches(seed: int, count: int, chunks: int) -> list[Batch]:
     return made
 
 
-def price(prices: AttentionPrices, contexts: list[int], chunks: list[tuple[int, int]]) -> float:
+def price(prices: Prices, contexts: list[int], chunks: list[tuple[int, int]]) -> float:
     count, total, longest = len(contexts), sum(contexts), max(contexts, default=0)
     if chunks:
-        return prices.price(count, total, longest, chunks)
-    piece = prices.decode_piece(count, total, longest)
-    return piece.constant + piece.slope * total
+        return prices.mixed.price(count, total, longest, chunks)
+    constant, slope, _ = prices.decodes.piece(count, total, longest)
+    return constant + slope * total
 
 
 @pytest.mark.parametrize(("chunks", "median", "most"), [(0, 0.06, 0.2), (1, 0.05, 0.2), (4, 0.06, 0.25)])
 def test_against_every_tile(
-    priced: tuple[Kernel, KernelTimes, AttentionPrices], chunks: int, median: float, most: float
+    priced: tuple[Kernel, KernelTimes, Prices], chunks: int, median: float, most: float
 ) -> None:
     """From count, sum and longest alone a price is near the replay of every tile, of which the order matters too."""
     kernel, times, prices = priced
@@ -69,7 +81,7 @@ def test_against_every_tile(
     assert np.quantile(errors, 0.95) < most
 
 
-def test_the_longest_counts(priced: tuple[Kernel, KernelTimes, AttentionPrices]) -> None:
+def test_the_longest_counts(priced: tuple[Kernel, KernelTimes, Prices]) -> None:
     """The same sum over unlike contexts takes longer than over equal ones, alone and beside a chunk."""
     _, _, prices = priced
     equal, unlike = [2000] * 32, [1000] * 31 + [33000]
@@ -77,7 +89,7 @@ def test_the_longest_counts(priced: tuple[Kernel, KernelTimes, AttentionPrices])
         assert price(prices, unlike, chunks) > 1.1 * price(prices, equal, chunks)
 
 
-def test_equal_decodes_are_replayed_exactly(priced: tuple[Kernel, KernelTimes, AttentionPrices]) -> None:
+def test_equal_decodes_are_replayed_exactly(priced: tuple[Kernel, KernelTimes, Prices]) -> None:
     """At the means of the pieces, equal contexts cost what every tile says."""
     kernel, times, prices = priced
     for count, mean in ((1, 16), (3, 128), (16, 1024), (48, 512), (64, 2048)):
@@ -86,29 +98,27 @@ def test_equal_decodes_are_replayed_exactly(priced: tuple[Kernel, KernelTimes, A
 
 @pytest.mark.parametrize("longest", [700, 900, 3000])
 @pytest.mark.parametrize("count", [1, 7, 90])
-def test_a_piece_holds_until_it_says(
-    priced: tuple[Kernel, KernelTimes, AttentionPrices], count: int, longest: int
-) -> None:
+def test_a_piece_holds_until_it_says(priced: tuple[Kernel, KernelTimes, Prices], count: int, longest: int) -> None:
     """As contexts grow by one each step, the piece of the first step prices all up to `until`, and no more."""
     _, _, prices = priced
     context, ends = 700 * count, 0
-    piece = prices.decode_piece(count, context, longest)
+    constant, slope, until = prices.decodes.piece(count, context, longest)
     for step in range(600):
         now = context + step * count
-        direct = prices.decode_piece(count, now, longest + step)
-        if now >= piece.until:
-            piece = prices.decode_piece(count, now, longest + step)
+        direct = prices.decodes.piece(count, now, longest + step)
+        if now >= until:
+            constant, slope, until = direct
             ends += 1
-        assert direct.constant + direct.slope * now == piece.constant + piece.slope * now
-        assert now < direct.until
+        assert (constant, slope) == direct[:2]
+        assert now < direct[2]
     assert ends
 
 
-def test_single_chunks_cost_what_was_measured(priced: tuple[Kernel, KernelTimes, AttentionPrices]) -> None:
+def test_single_chunks_cost_what_was_measured(priced: tuple[Kernel, KernelTimes, Prices]) -> None:
     """At measured sizes and contexts."""
     kernel, times, prices = priced
     for before, tokens in ((0, 16), (1024, 257), (8192, 2048)):
-        assert prices.price(0, 0, 0, [(before, tokens)]) == call_us(kernel, times, [], [(before, tokens)])
+        assert prices.mixed.price(0, 0, 0, [(before, tokens)]) == call_us(kernel, times, [], [(before, tokens)])
 
 
 def test_correction() -> None:
@@ -116,7 +126,7 @@ def test_correction() -> None:
     measured = {16: {128: 30.0, 1024: 60.0}, 64: {128: 50.0, 1024: 200.0}}
     correction = Correction(measured, lambda count, mean: replay_decodes(FA3, FA3_TIMES, count, mean, mean))
     surface = PrefillSurface({16: {0: 8.0}})
-    prices = AttentionPrices(FA3, FA3_TIMES, surface, correction)
+    prices = Prices(MixedPrices(FA3, FA3_TIMES, surface), DecodePrices(FA3, FA3_TIMES, correction))
     for count, of_count in measured.items():
         for mean, time in of_count.items():
             assert price(prices, [mean] * count, []) == pytest.approx(time)

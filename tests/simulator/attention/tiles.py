@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import ceil
 
+from simulator.attention.decodes import bandwidth_share
 from simulator.attention.kernel_times import DecodeTimes, KernelTimes
 from simulator.attention.kernels import TILE_KEYS, Form, Kernel, kernel_of
-from simulator.attention.prices import bandwidth_share
 from simulator.attention.replay import Rate
 from simulator.models import ModelShape
 

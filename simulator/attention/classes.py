@@ -1,0 +1,30 @@
+"""Decode batches that are priced alike: of like number, mean context, and longest over mean."""
+
+from bisect import bisect_right
+
+SPREAD_ENDS: list[int] = [round(100 * 1.3 ** (place + 0.5)) for place in range(16)]
+"""Longest over mean, in per cent, where one class of spread ends and the next begins."""
+SPREADS = [1.3**place for place in range(17)]
+"""Longest over mean that stands for each class."""
+MEANS = sorted({round(16 * 2 ** (place / 3)) for place in range(50)})
+"""Mean contexts that are replayed."""
+
+
+def spread_class(decodes: int, context: int, longest: int) -> int:
+    """The class of contexts that sum to `context`; in integers, so that it is the same wherever it is asked."""
+    return bisect_right(SPREAD_ENDS, longest * decodes * 100 // context)
+
+
+def count_class(decodes: int, exact: int) -> int:
+    """The number of decodes that is replayed: up to `exact` each, of larger ones every eighth of a power of two."""
+    if decodes <= exact:
+        return decodes
+    step = 1 << max(decodes.bit_length() - 4, 0)
+    return decodes // step * step
+
+
+def spread_until(spread: int, decodes: int, context: int, longest: int) -> int:
+    """The sum of contexts at which they are in a lower class, as all grow by the same and so grow more alike."""
+    percent: int = SPREAD_ENDS[spread - 1]
+    grown = (longest * decodes * 100 - percent * context) // (decodes * (percent - 100))
+    return context + decodes * grown + 1
