@@ -1,18 +1,14 @@
 """Decode batches that are priced alike: of like number, mean context, and longest over mean."""
 
-from bisect import bisect_right
-
 SPREAD_ENDS: list[int] = [round(100 * 1.3 ** (place + 0.5)) for place in range(16)]
-"""Longest over mean, in per cent, where one class of spread ends and the next begins."""
+"""Longest over mean, in per cent, where one class of spread ends and the next begins.
+
+The class of contexts is bisect_right(SPREAD_ENDS, longest * decodes * 100 // sum): in integers, so that it is the same
+wherever it is asked."""
 SPREADS = [1.3**place for place in range(17)]
 """Longest over mean that stands for each class."""
 MEANS = sorted({round(16 * 2 ** (place / 3)) for place in range(50)})
 """Mean contexts that are replayed."""
-
-
-def spread_class(decodes: int, context: int, longest: int) -> int:
-    """The class of contexts that sum to `context`; in integers, so that it is the same wherever it is asked."""
-    return bisect_right(SPREAD_ENDS, longest * decodes * 100 // context)
 
 
 def count_class(decodes: int, exact: int) -> int:

@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Callable
 
-from simulator.attention.classes import MEANS, SPREADS, count_class, spread_class, spread_until
+from simulator.attention.classes import MEANS, SPREAD_ENDS, SPREADS, count_class, spread_until
 from simulator.attention.correction import Correction
 from simulator.attention.decodes import replay_decodes
 from simulator.attention.kernel_times import KernelTimes
@@ -35,7 +35,7 @@ class DecodePrices:
 
     def piece(self, decodes: int, context: int, longest: int) -> Piece:
         """Of `decodes` decodes whose contexts sum to `context`, and as they all grow alike."""
-        spread = spread_class(decodes, context, longest)
+        spread = bisect_right(SPREAD_ENDS, longest * decodes * 100 // context)
         line = self._lines.get((decodes, spread))
         if line is None:
             count = count_class(decodes, self._exact)

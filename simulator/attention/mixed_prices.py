@@ -6,11 +6,11 @@ at once; there the end follows from how much work there is and what may start la
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
-from math import ceil, log
+from collections.abc import Callable, Sequence
+from math import ceil
 from typing import NamedTuple
 
-from simulator.attention.classes import MEANS, SPREADS, count_class, spread_class
+from simulator.attention.classes import MEANS, SPREAD_ENDS, SPREADS, count_class
 from simulator.attention.contexts import spread_contexts
 from simulator.attention.decodes import bandwidth_share, decode_ends
 from simulator.attention.kernel_times import KernelTimes
@@ -18,13 +18,18 @@ from simulator.attention.kernels import TILE_KEYS, UNSPLIT, Form, Kernel
 from simulator.attention.replay import Profile
 from simulator.attention.surfaces import PrefillSurface
 
-_STEP_OF_BLOCKS = log(1.25)
+_MOST_BLOCKS = sorted({round(1.4**step) for step in range(30)})
+_ANY_PARTS = 128
 _UNLIKE = 0.5  # how the mean rest of tiles under way grows with the longest over their mean
 _TAIL = 0.4  # of a chunk's tile: by how much the last slots to end outlast the mean of all
 _MOST_CHUNKS = 50_000  # remembered
 
 Chunk = tuple[int, int]
 """(context before, tokens)"""
+
+
+Price = Callable[[int, int, int, Sequence[Chunk]], float]
+_EXACT, _COUNTS = 16, 2048
 
 
 class _Tiles(NamedTuple):
@@ -68,36 +73,45 @@ class MixedPrices:
     def __init__(self, kernel: Kernel, times: KernelTimes, prefill: PrefillSurface, scaled: bool = True) -> None:
         self._kernel, self._times, self._prefill, self._scaled = kernel, times, prefill, scaled
         self._known: dict[Chunk, _Facts] = {}
-        self._behinds: dict[tuple[int, int, int, int], _Behind] = {}
+        self._behinds: dict[tuple[int, int, int, int, int], _Behind] = {}
+        self._counts = [count_class(decodes, _EXACT) for decodes in range(_COUNTS)]
+        self.price: Price = self._by_head if kernel.mixed.by_head else self._by_request
+        """Of a call with at least one chunk: (decodes, sum of their contexts, the longest, chunks)."""
         self._unsplit_tiles = 0.8 * kernel.mixed.slots
         self._short = kernel.alone.tokens if kernel.alone.dynamic_splits else 0
 
-    def price(self, decodes: int, context: int, longest: int, chunks: Sequence[Chunk]) -> float:
-        """Of a call with at least one chunk."""
-        if not decodes and len(chunks) == 1 and self._scaled:
-            return self._prefill.price(*chunks[0])
-        if self._kernel.mixed.by_head:
-            return self._by_head(decodes, context, longest, chunks)
-        return self._by_request(decodes, context, longest, chunks)
-
-    def _beside_one(self, decodes: int, context: int, longest: int, facts: _Facts) -> float:
-        """Of decodes and one chunk with too many tiles for keys to be split: most calls, so nothing is asked twice."""
-        profile, context_behind, _ = self._behind(self._kernel.mixed, decodes, context, longest, UNSPLIT, 1)
-        scale = context / context_behind
-        count, work, longest_us, mean = facts.unsplit
+    def _beside_one(self, decodes: int, context: int, longest: int, chunk: Chunk, facts: _Facts) -> float:
+        """Of decodes and one chunk: most calls, so nothing is asked twice."""
+        form, tiles, parts = self._kernel.mixed, facts.unsplit, 1
+        if tiles.number < self._unsplit_tiles:
+            parts = self._kernel.splits(form, tiles.number, longest if longest > facts.reach else facts.reach)
+        if parts == 1:
+            behind, cut, alone = self._behind(form, decodes, context, longest, UNSPLIT, 1), 0, facts.alone
+        else:
+            most = self._kernel.blocks_a_slot(form, context / TILE_KEYS + decodes / 2 + facts.blocks)
+            behind, alone = self._behind(form, decodes, context, longest, most, parts), 0.0
+            splits = max(min(ceil(facts.reach / TILE_KEYS / most), parts), 1)
+            cut = behind.parts + chunk[1] * splits
+            if splits > 1:
+                tiles = self._tiles(form, *chunk, splits, self._times.chunk_us * facts.factor)
+        profile, scale = behind.profile, context / behind.context
+        number, work, longest_us, mean = tiles
         done = max(profile.last, profile.ends[0] + longest_us / scale)
         end = profile.level(work / scale)
-        if count > self._kernel.mixed.slots:
+        if number > form.slots:
             end += _TAIL * mean / scale
         else:
-            end = max(end, profile.ends[count - 1] + mean / scale)
-        return self._times.fixed_us + max(facts.alone, scale * (done if done > end else end))
+            end = max(end, profile.ends[number - 1] + mean / scale)
+        slots_us = scale * (done if done > end else end)
+        return self._times.fixed_us + (alone if alone > slots_us else slots_us) + self._times.join_us(parts, cut)
 
     def _by_request(self, decodes: int, context: int, longest: int, chunks: Sequence[Chunk]) -> float:
-        if decodes and len(chunks) == 1:
-            known = self._known.get(chunks[0]) or self._remember(chunks[0])
-            if known.unsplit[0] >= self._unsplit_tiles:
-                return self._beside_one(decodes, context, longest, known)
+        if len(chunks) == 1:
+            if not decodes and self._scaled:
+                return self._prefill.price(*chunks[0])
+            if decodes and chunks[0][1] > self._short:
+                known = self._known.get(chunks[0]) or self._remember(chunks[0])
+                return self._beside_one(decodes, context, longest, chunks[0], known)
         times, form = self._times, self._kernel.mixed
         if max(chunks, key=_tokens_of)[1] <= self._short:  # the form with smaller tiles serves all
             form = self._kernel.alone
@@ -146,6 +160,8 @@ class MixedPrices:
         return self._kernel.splits(form, tiles, max(longest, *(fact.reach for fact in facts)))
 
     def _by_head(self, decodes: int, context: int, longest: int, chunks: Sequence[Chunk]) -> float:
+        if not decodes and len(chunks) == 1 and self._scaled:
+            return self._prefill.price(*chunks[0])
         kernel, times, form = self._kernel, self._times, self._kernel.mixed
         facts = [self._known.get(chunk) or self._remember(chunk) for chunk in chunks]
         sharing = 1.0
@@ -247,22 +263,27 @@ class MixedPrices:
         return measured, max(tiles.longest, tiles.work / form.slots + rest * tiles.mean)
 
     def _behind(self, form: Form, decodes: int, context: int, longest: int, most: float, parts: int) -> _Behind:
-        """The slots behind decodes like these."""
-        count, step = count_class(decodes, 16), 0
-        if parts > 1 and most * TILE_KEYS < longest:
-            step = 1 + round(log(most) / _STEP_OF_BLOCKS)
-        mixed, spread = form is self._kernel.mixed, spread_class(decodes, context, longest)
-        place = min(bisect_right(MEANS, context // decodes), len(MEANS) - 1)
-        key = (count if mixed else -count, spread, place, step)
+        """The slots behind decodes like these, whose keys are cut into pieces of at most `most` blocks or so."""
+        count = self._counts[decodes] if decodes < _COUNTS else count_class(decodes, _EXACT)
+        spread = bisect_right(SPREAD_ENDS, longest * decodes * 100 // context)
+        place = bisect_right(MEANS, context // decodes)
+        if most * TILE_KEYS >= longest:
+            parts, step = 1, 0
+        else:
+            step = bisect_right(_MOST_BLOCKS, most)
+            if longest <= parts * TILE_KEYS * _MOST_BLOCKS[step - 1]:
+                parts = _ANY_PARTS
+        mixed = form is self._kernel.mixed
+        key = (count if mixed else -count, spread, place, step, parts)
         behind = self._behinds.get(key)
         if behind is None:
-            mean = MEANS[place]
+            mean = MEANS[min(place, len(MEANS) - 1)]
             ends, cut = decode_ends(
                 spread_contexts(count, mean, mean * SPREADS[spread]),
                 form,
                 self._times.mixed if mixed else self._times.alone,
                 self._kernel.multiprocessors,
-                most_blocks=1.25 ** (step - 1) if step else UNSPLIT,
+                most_blocks=_MOST_BLOCKS[step - 1] if step else UNSPLIT,
                 parts=parts,
                 bandwidth_share=bandwidth_share(self._kernel, self._times, count * mean),
             )
