@@ -70,16 +70,43 @@ def _times(values: Vector) -> KernelTimes:
 
 
 def fit_kernel(kernel: Kernel, prefill: PrefillSurface, calls: Sequence[MeasuredCall]) -> KernelTimes:
-    """The constants that describe `calls` best. Deterministic."""
-    measured = np.array([call.time_us for call in calls])
-    guess = _values(guess_times(kernel, calls))
+    """The constants that describe `calls` best. Deterministic.
 
-    def errors(logs: Vector) -> Vector:
-        replayed = replayed_us(kernel, _times(np.exp(logs)), prefill, calls)
-        return np.concatenate([np.log(replayed / measured), _PULL * (logs - np.log(guess))])
-
-    logs = _levenberg_marquardt(errors, np.log(guess))
+    Those of decodes alone first, then all together, and those of decodes alone once more beside the others.
+    """
+    guess = np.log(_values(guess_times(kernel, calls)))
+    decodes = [call for call in calls if not call.chunks]
+    of_decodes = np.array([form == "alone" or name in _OF_ANY_CALL for form, name in _names()])
+    only_alone = np.array([form == "alone" or name == "reorder_us" for form, name in _names()])
+    logs = guess
+    for fitted, free in ((decodes, of_decodes), (calls, np.ones(len(guess), bool)), (decodes, only_alone)):
+        logs = _fit_some(kernel, prefill, fitted, logs, guess, free)
     return _times(np.exp(logs))
+
+
+_OF_ANY_CALL = ("fixed_us", "combine_us", "combine_split_us", "combine_part_us", "reorder_us")
+
+
+def _fit_some(
+    kernel: Kernel,
+    prefill: PrefillSurface,
+    calls: Sequence[MeasuredCall],
+    start: Vector,
+    guess: Vector,
+    free: NDArray[np.bool_],
+) -> Vector:
+    """Logarithms of the constants, the `free` ones fitted to `calls` from `start` on."""
+    measured = np.array([call.time_us for call in calls])
+
+    def errors(some: Vector) -> Vector:
+        logs = start.copy()
+        logs[free] = some
+        replayed = replayed_us(kernel, _times(np.exp(logs)), prefill, calls)
+        return np.concatenate([np.log(replayed / measured), _PULL * (some - guess[free])])
+
+    logs = start.copy()
+    logs[free] = _levenberg_marquardt(errors, start[free])
+    return logs
 
 
 def _levenberg_marquardt(errors: Callable[[Vector], Vector], start: Vector) -> Vector:

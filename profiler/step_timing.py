@@ -1,7 +1,7 @@
 """How long a whole step takes: the GPU's time by a CUDA graph of it or eagerly, and the host's to launch it.
 
-The protocol is that of `profiler.timing` with a longer rest: between replays the GPU idles for half a step's time, as
-it does, more or less, between the steps of an engine, so that its power limit lowers the clocks no further than there.
+The protocol is that of `profiler.timing`: between replays the GPU idles for half a step's time, so that its power limit
+lowers the clocks within a long step alone.
 """
 
 import time

@@ -8,8 +8,9 @@ same calls are timed with the host's clock.
 
 Large matrix products draw more power than a GPU is allowed, so after some 50 ms it lowers its clocks, and
 their time grows by up to a fifth. In an engine they take turns with work that draws less: attention, other
-kernels, steps of decodes, the host's pauses. So the GPU is kept busy until it has settled, but with a short
-rest, a kernel that only waits, before each replay. Replays and rests are queued without waiting.
+kernels, steps of decodes, the host's pauses. So before each replay the GPU rests, in a kernel that only waits,
+for half as long as the replay takes; then clocks are steady (docs/decisions/0006). Replays and rests are queued
+without waiting.
 """
 
 import time

@@ -47,11 +47,15 @@ def rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+COUNTS = ("id", "tokens", "num_prefills", "num_decodes")
+
+
 def test_columns_and_a_price_by_hand(folder: Path) -> None:
     """64 tokens of one prompt: the linear part, LM head 5 us, attention 4 us in each of two layers."""
     price()
     first, second, third, *_ = rows(folder / "priced.csv")
-    assert list(first) == ["id", "tokens", "num_prefills", "num_decodes", "gpu_s", "in_grid"]
+    assert list(first) == [*COUNTS, "gpu_s", "gpu_low_s", "gpu_high_s", "in_grid"]
+    assert first["gpu_low_s"] == first["gpu_high_s"] == ""  # the small table knows no errors of its own
     assert list(first.values())[:4] == ["prefill", "64", "1", "0"]
     assert float(first["gpu_s"]) == pytest.approx((linear_us(64) + 5 + 2 * 4) * 1e-6)
     assert float(second["gpu_s"]) == pytest.approx((linear_us(16) + 5 + 2 * 4) * 1e-6)
