@@ -32,7 +32,8 @@ Examples:
 
 \b
 What is timed, one call in one layer, in microseconds (median, 10 % and 90 % quantile):
-  qkv_proj, o_proj, mlp   by tokens: each multiple of 64 to 1024, then coarser, and both sides of each cliff
+  qkv_proj, o_proj, mlp   by tokens: each multiple of 64 to 1024 and the token after it, then coarser, and both sides of
+                          each cliff
   elementwise             by tokens: norms, rotary embedding, KV-cache write
   embedding               by tokens
   lm_head                 by sequences: final norm, LM head, greedy sampling; both sides of each cliff

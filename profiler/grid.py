@@ -1,8 +1,8 @@
 """Which points of each operator are measured, and in which order.
 
-Matrix products run in tiles, so their time climbs in steps: every multiple of 64 up to 1024 tokens is
-measured, further up the grid is coarser, and `profiler.scan` looks for the steps in between. Attention is
-measured over chunk x context, decode batch x context and, because a kernel may do badly on both at once, over
+Matrix products run in tiles, so their time climbs in steps: every multiple of 64 up to 1024 tokens and the
+token after it are measured, further up the grid is coarser, and `profiler.scan` looks for the steps in between.
+Attention is measured over chunk x context, decode batch x context and, because a kernel may do badly on both at once, over
 mixed batches. Attention has cliffs of its own where a chunk's tiles no longer fit the multiprocessors at once
 (`chunk_sizes`). A coarse pass over all operators comes first, so that a table cut short is coarse rather than
 lopsided.
@@ -56,8 +56,9 @@ class Limits:
 
 def token_counts(max_tokens: int) -> list[int]:
     """Tokens at which the matrix products are measured before the scan."""
-    counts = {1, 2, 4, 8, 16, 24, 32, 48, 257, 513, max_tokens}  # the two for a table without a scan
-    counts |= {*range(64, 1025, 64), *range(1152, 2049, 128), *range(2304, 4097, 256), *range(4608, 8193, 512)}
+    counts = {1, 2, 4, 8, 16, 24, 32, 48, max_tokens}
+    counts |= {*range(64, 1025, 64), *range(65, 1026, 64)}  # at whole tiles alone other kernels may be chosen
+    counts |= {*range(1152, 2049, 128), *range(2304, 4097, 256), *range(4608, 8193, 512)}
     return sorted(count for count in counts if count <= max_tokens)
 
 
