@@ -3,8 +3,8 @@
 Matrix products run in tiles, so their time climbs in steps: every multiple of 64 up to 1024 tokens and the token after
 it are measured, further up the grid is coarser, and `profiler.scan` looks for the steps in between. Attention is
 measured over chunk x context, decode batch x context and, because a kernel may do badly on both at once, over mixed
-batches. Attention has cliffs of its own where a chunk's tiles no longer fit the multiprocessors at once (`chunk_sizes`).
-A coarse pass over all operators comes first, so that a table cut short is coarse rather than lopsided.
+batches. Attention has cliffs of its own where a chunk's tiles no longer fit the multiprocessors at once
+(`chunk_sizes`). A coarse pass over all operators comes first, so that a table cut short is coarse rather than lopsided.
 """
 
 from collections.abc import Iterable, Iterator
