@@ -88,7 +88,7 @@ def _chunk_lines(layer: list[Cliff], decodes: int) -> list[str]:
         chunk = first.tokens - decodes
         lines.append(
             f"{described(first)}; with {decodes} decodes take a {chunk}-token chunk"
-            f" ({first.tokens} tokens in all), not a longer one by a few tokens."
+            f" ({first.tokens} tokens in all), not one token more."
         )
     if down:
         first = _largest(down)

@@ -45,8 +45,8 @@ Columns:
   repeats, sm_mhz               samples, and the SM clock meanwhile
 
 gpu_s is that of replays of one CUDA graph of the whole step. Before each the GPU rests for half a step's time,
-about as it does between the steps of an engine: replayed without a pause, steps of long prefills lower the clocks
-of a GPU at its power limit further and take up to 12 % longer (H200). With --eager each repeat is launched
+so that times repeat: replayed without a pause, steps of long prefills lower the clocks of a GPU at its power
+limit and take up to 12 % longer (H200). With --eager each repeat is launched
 from Python, after the GPU has come to rest, and gpu_s includes its pauses to wait for the host.
 
 Rows are written as they are measured; a YAML beside them says how. A batch that memory does not suffice for is

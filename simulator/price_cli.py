@@ -95,7 +95,8 @@ def price_of(costs: "TableCosts", batch: "ListedBatch") -> Price:
         and batch.sequences <= grid.sequences
         and max((context for context, _ in batch.prefills), default=0) <= grid.prefill_context
         and decodes <= grid.decodes
-        and batch.decode_context <= decodes * grid.decode_context
+        and max(batch.decodes, default=0) <= grid.decode_context
+        and batch.decode_context <= grid.decode_contexts
     )
     work = (decodes, batch.decode_context, max(batch.decodes, default=0), batch.prefills)
     return Price(costs.step_ns(*work), costs.interval_ns(*work), in_grid)

@@ -36,13 +36,14 @@ _NS_PER_US = 1000.0
 
 @dataclass(frozen=True)
 class GridRange:
-    """Largest measured tokens of a step, sequences, prefill context, decodes and decode context."""
+    """Largest measured tokens of a step, sequences, prefill context, decodes, decode context and sum of these."""
 
     tokens: int
     sequences: int
     prefill_context: int
     decodes: int
     decode_context: int
+    decode_contexts: int
 
 
 class TableCosts:
@@ -65,6 +66,7 @@ class TableCosts:
             int(attention["prefill_context"].max()),
             int(attention["decodes"].max()),
             int(attention["decode_context"].max()),
+            int((attention["decodes"] * attention["decode_context"]).max()),
         )
         self.measured_context: float = self.grid.decode_context
         noise, fitted = table.metadata.noise.get("repeat_max_percent"), table.metadata.attention_model
@@ -116,7 +118,7 @@ class TableCosts:
         attention = max(price - looked_up, 0.0)
         of_attention = noise if not decodes and len(chunks) == 1 else errors[f"{kind}_p95"]
         open_ns = hypot(noise * looked_up, of_attention * attention)
-        return int(price - open_ns), int(price + open_ns)
+        return max(int(price - open_ns), 0), int(price + open_ns)
 
     def once_ns(self, tokens: int, sequences: int) -> float:
         """What a step does once, not in each layer: embedding and LM head."""

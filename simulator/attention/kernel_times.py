@@ -1,4 +1,4 @@
-"""What the tiles of an attention kernel cost on one GPU: a dozen constants, fitted to a table's rows."""
+"""What the tiles of an attention kernel cost on one GPU: twenty constants, fitted to a table's rows."""
 
 from dataclasses import dataclass, field
 from typing import Annotated
