@@ -154,6 +154,8 @@ def _fit_attention(options: Options, rows: "pd.DataFrame", metadata: TableMetada
 def _require_writable(options: Options) -> None:
     if options.out.suffix != ".csv":
         raise InputError(f'a table is a .csv file, not "{options.out.name}"', key="--out")
+    if options.out.is_dir():
+        raise InputError(f"{options.out} is a folder; name a file", key="--out")
     if not (options.resume or options.force):
         for path in (options.out, unfinished_path(options.out)):
             if path.exists():

@@ -152,5 +152,8 @@ def _tokens(value: Any, least: int, key: str, meaning: str, path: Path, line: in
 def _shown(value: Any) -> str:
     """The value as JSON in a few characters."""
     plain = dict(value) if isinstance(value, _Pairs) else value
-    text = json.dumps(plain)
+    try:
+        text = json.dumps(plain)
+    except RecursionError:
+        text = "something nested very deeply"
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -233,7 +233,13 @@ def read_metadata(path: Path) -> TableMetadata:
     if isinstance(raw.get("model"), dict):
         refuse_unpriceable(raw["model"], path)
     cliffs = _parse_cliffs(raw.pop("cliffs", None) or [], path)
-    return replace(parse(TableMetadata, raw, path=path), cliffs=cliffs)
+    made = replace(parse(TableMetadata, raw, path=path), cliffs=cliffs)
+    errors = made.attention_model.error if made.attention_model else {}
+    for key, figures in (("noise", made.noise), ("attention_model.error", errors)):
+        for name, value in figures.items():
+            if not 0 <= value < float("inf"):
+                raise InputError(f"should be a number from 0 on, not {value}", path=path, key=f"{key}.{name}")
+    return made
 
 
 def _parse_cliffs(raw: Any, path: Path) -> tuple[Cliff, ...]:
@@ -278,10 +284,27 @@ def _checked_rows(
             continue
         numbers = _measures(zip(lines, fields_of[column], strict=True), column, path)
         rows[column] = np.array(numbers, dtype=np.int64 if column in PLACE_COLUMNS else np.float64)
+    _require_work(rows, lines, path)
     for column in ("repeats", "sm_mhz"):
         if column in header:
             rows[column] = np.array([_number(field) for field in fields_of[column]])
     return rows
+
+
+def _require_work(rows: Mapping[str, NDArray[Any]], lines: Sequence[int], path: Path) -> None:
+    """InputError at the first row that measured nothing: no tokens, or sequences without any."""
+    operator, attention = rows["operator"], rows["operator"] == "attention"
+    of_tokens = np.isin(operator, (*TOKEN_OPERATORS, "whole_layer"))
+    for wrong, column in (
+        (of_tokens & (rows["tokens"] == 0), "tokens"),
+        ((operator == "lm_head") & (rows["sequences"] == 0), "sequences"),
+        (attention & (rows["prefills"] + rows["decodes"] == 0), "prefills"),
+        (attention & (rows["prefills"] > 0) & (rows["prefill_tokens"] == 0), "prefill_tokens"),
+        (attention & (rows["decodes"] > 0) & (rows["decode_context"] == 0), "decode_context"),
+    ):
+        if wrong.any():
+            line = lines[int(np.flatnonzero(wrong)[0])]
+            raise InputError("should be above 0 in this row", path=path, line=line, key=column)
 
 
 _LARGEST_PLACE = 10**8

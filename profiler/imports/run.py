@@ -64,6 +64,8 @@ def _writable(options: Options, shape: ModelShape) -> Path:
     path = Path(options.out or f"{shape.name}-{options.gpu}{shard}.csv")
     if path.suffix != ".csv":
         raise InputError(f'a table is a .csv file, not "{path.name}"', key="--out")
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; name a file", key="--out")
     if path.exists() and not options.force:
         raise InputError(f"{path} exists; --force overwrites it", key="--out")
     try:

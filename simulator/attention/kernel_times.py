@@ -3,12 +3,12 @@
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 
 from simulator.attention.replay import Rate
 
-Positive = Annotated[float, Gt(0)]
-NotNegative = Annotated[float, Ge(0)]
+Positive = Annotated[float, Gt(0), Le(1e9)]
+NotNegative = Annotated[float, Ge(0), Le(1e9)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class DecodeTimes:
     latency_us: Positive
     bandwidth_us: Positive
     start_blocks: NotNegative
-    sharpness: Annotated[float, Ge(0.5)] = 2.0
+    sharpness: Annotated[float, Ge(0.5), Le(20)] = 2.0
     shared: NotNegative = 0.0
 
     def rate(self, bandwidth_share: float = 1.0) -> Rate:

@@ -434,3 +434,39 @@ class TestInterval:
     def test_without_figures_there_is_none(self, costs: TableCosts) -> None:
         """A table that was not fitted says nothing of its error."""
         assert costs.interval_ns(16, 16 * 1024, 1024, []) is None
+
+
+@pytest.mark.parametrize(
+    ("operator", "column", "place"),
+    [
+        ("mlp", "tokens", {"tokens": 0}),
+        ("whole_layer", "tokens", {"tokens": 0}),
+        ("lm_head", "sequences", {"sequences": 0}),
+        ("attention", "prefills", {}),
+        ("attention", "prefill_tokens", {"prefills": 1}),
+        ("attention", "decode_context", {"decodes": 4}),
+    ],
+)
+def test_a_row_that_measured_nothing_is_refused(
+    tmp_path: Path, operator: str, column: str, place: dict[str, int]
+) -> None:
+    """With its line and column: a time without work would bend every price."""
+    row = pd.DataFrame([{"operator": operator, **place, "time_us": 5.0, "p10_us": 5.0, "p90_us": 5.0, "repeats": 5}])
+    write_table(tmp_path / "odd.csv", pd.concat([small_rows(), row]), metadata())
+    with pytest.raises(InputError, match=rf"line {len(small_rows()) + 2}, {column}: should be above 0"):
+        read_table(tmp_path / "odd.csv")
+
+
+@pytest.mark.parametrize(
+    ("changed", "key"),
+    [
+        ({"noise": {"repeat_max_percent": float("nan")}}, "noise.repeat_max_percent"),
+        ({"attention_model": replace(FA2_TIMES, error={"decode_p95": -1.0})}, "attention_model.error.decode_p95"),
+        ({"attention_model": replace(FA2_TIMES, fixed_us=float("inf"))}, "attention_model.fixed_us"),
+    ],
+)
+def test_figures_of_a_sidecar_are_finite(tmp_path: Path, changed: dict[str, object], key: str) -> None:
+    """No price comes out of others."""
+    write_table(tmp_path / "odd.csv", small_rows(), replace(metadata(), **changed))  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=key):
+        read_table(tmp_path / "odd.csv")
