@@ -8,7 +8,6 @@ follows from how many are under way.
 from bisect import bisect_right
 from dataclasses import dataclass
 from heapq import heapreplace
-from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,18 +63,19 @@ def done_at(done_blocks: NDArray[np.float64], rate: Rate, multiprocessors: int) 
 class Profile:
     """Slots that come free at given times, to be filled up with more work."""
 
-    __slots__ = ("_capacity", "_sums", "ends", "last")
+    __slots__ = ("capacity", "ends", "last", "sums")
 
     def __init__(self, ends: list[float]) -> None:
         """`ends`, ascending: when each slot is done with what it has."""
         self.ends = ends
         self.last = ends[-1]
-        self._sums = list(accumulate(ends))
-        self._capacity = [
-            (place + 1) * end - total for place, (end, total) in enumerate(zip(ends, self._sums, strict=True))
-        ]
+        times, sums = np.array(ends), np.cumsum(ends)
+        self.sums: list[float] = sums.tolist()
+        """Of the first ends; at a place those up to it."""
+        self.capacity: list[float] = (np.arange(1, len(ends) + 1) * times - sums).tolist()
+        """What the slots that are free by then can do before each end."""
 
     def level(self, work: float) -> float:
         """Until when `work` (slot-microseconds) keeps busy the slots that are free before then. O(log slots)."""
-        used = bisect_right(self._capacity, work)
-        return (work + self._sums[used - 1]) / used if used else self.ends[0]
+        used = bisect_right(self.capacity, work)
+        return (work + self.sums[used - 1]) / used if used else self.ends[0]
