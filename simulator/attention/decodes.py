@@ -21,7 +21,7 @@ def decode_ends(
     rate = times.rate(bandwidth_share)
     blocks = contexts / TILE_KEYS
     tiles = blocks if parts == 1 else _cut(blocks, form, most_blocks, parts)
-    lengths = np.tile(tiles, form.heads) if form.by_head and parts == 1 else np.repeat(tiles, form.heads)
+    lengths = np.tile(tiles, form.heads) if form.by_head and parts == 1 else tiles.repeat(form.heads)
     done = slots_done(lengths + rate.start, form.slots)
     return done_at(done, rate, multiprocessors).tolist(), len(tiles)
 
@@ -32,13 +32,13 @@ def _cut(blocks: Lengths, form: Form, most_blocks: float, parts: int) -> Lengths
     if form.uniform_splits:
         splits = np.full(len(blocks), float(parts))
     else:
-        splits = np.clip(np.ceil(whole / most_blocks), 1, parts)
+        splits = np.minimum(np.maximum(np.ceil(whole / most_blocks), 1), parts)
     length = np.ceil(whole / splits)
     count = np.ceil(whole / length).astype(int)
-    first = np.repeat(np.cumsum(count) - count, count)
-    place = np.arange(count.sum()) - first
-    of_part = np.repeat(length, count)
-    left: Lengths = np.repeat(blocks, count) - place * of_part
+    ends = count.cumsum()
+    place = np.arange(ends[-1]) - (ends - count).repeat(count)
+    of_part = length.repeat(count)
+    left: Lengths = blocks.repeat(count) - place * of_part
     return np.asarray(np.minimum(of_part, left))
 
 

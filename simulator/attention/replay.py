@@ -5,8 +5,11 @@ bandwidth while many are under way and by latency once few are, so *where* each 
 follows from how many are under way.
 """
 
+from array import array
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from heapq import heapreplace
 
 import numpy as np
@@ -55,9 +58,15 @@ def slots_done(tiles: NDArray[np.float64], slots: int) -> NDArray[np.float64]:
 def done_at(done_blocks: NDArray[np.float64], rate: Rate, multiprocessors: int) -> NDArray[np.float64]:
     """The same in microseconds: between two ends the slots not yet done set the pace."""
     before = np.concatenate([[0.0], done_blocks[:-1]])
-    under_way = len(done_blocks) - np.searchsorted(done_blocks, before, side="right")
-    pace = rate.block_us(np.maximum(under_way, 1).astype(float), multiprocessors)
+    under_way = len(done_blocks) - done_blocks.searchsorted(before, side="right")
+    pace = _paces(rate, len(done_blocks), multiprocessors)[under_way]
     return np.cumsum((done_blocks - before) * pace)
+
+
+@lru_cache(maxsize=64)
+def _paces(rate: Rate, slots: int, multiprocessors: int) -> NDArray[np.float64]:
+    """Microseconds a block by the tiles under way, up to `slots`; with none as with one."""
+    return rate.block_us(np.maximum(np.arange(slots + 1), 1).astype(float), multiprocessors)
 
 
 class Profile:
@@ -65,14 +74,17 @@ class Profile:
 
     __slots__ = ("capacity", "ends", "last", "sums")
 
-    def __init__(self, ends: list[float]) -> None:
+    # arrays, not lists: thousands are kept, and as lists of floats they would not fit into a processor's cache
+
+    def __init__(self, ends: Sequence[float]) -> None:
         """`ends`, ascending: when each slot is done with what it has."""
-        self.ends = ends
-        self.last = ends[-1]
-        times, sums = np.array(ends), np.cumsum(ends)
-        self.sums: list[float] = sums.tolist()
+        times = np.array(ends)
+        sums = times.cumsum()
+        self.ends = array("d", times.tobytes())
+        self.last = self.ends[-1]
+        self.sums = array("d", sums.tobytes())
         """Of the first ends; at a place those up to it."""
-        self.capacity: list[float] = (np.arange(1, len(ends) + 1) * times - sums).tolist()
+        self.capacity = array("d", (np.arange(1, len(ends) + 1) * times - sums).tobytes())
         """What the slots that are free by then can do before each end."""
 
     def level(self, work: float) -> float:
