@@ -24,6 +24,7 @@ import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -337,10 +338,16 @@ def table_names() -> dict[str, Path]:
         named[f"{path.parent.name}/{path.stem}"] = path
         stem, degree = split_degree(path.stem)
         if "@" not in stem:
-            backend = read_metadata(path.with_suffix(".yaml")).attention.backend
+            backend = _bundled_backend(path.with_suffix(".yaml"))
             kernel = SHORT_BACKENDS.get(backend, backend)
             named[f"{path.parent.name}/{stem}@{kernel}{'' if degree is None else f'@tp{degree}'}"] = path
     return named
+
+
+@cache
+def _bundled_backend(sidecar: Path) -> str:
+    """The attention backend of a bundled table; names are asked for again and again, reading them takes 0.1 s."""
+    return read_metadata(sidecar).attention.backend
 
 
 SHORT_BACKENDS = {"flash-attn": "fa2", "vllm-flash-attn": "fa3", "torch": "torch"}
