@@ -12,6 +12,7 @@ and `steps_beyond_*` count the steps whose contexts were concerned.
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import hypot
 from statistics import median
 from typing import Any
@@ -220,12 +221,9 @@ def prefill_surface(calls: Sequence[MeasuredCall], name: str) -> PrefillSurface:
 
 
 def decode_correction(kernel: Kernel, times: KernelTimes, calls: Sequence[MeasuredCall]) -> Correction:
-    """Measured calls of equal decodes over their replay."""
-    measured: dict[int, dict[int, float]] = {}
-    for call in calls:
-        if not call.chunks and call.longest * call.decodes == call.context:
-            measured.setdefault(call.decodes, {})[call.longest] = call.time_us
-    return Correction(measured, lambda count, context: replay_decodes(kernel, times, count, context, context))
+    """Measured calls of decodes alone over their replay."""
+    alone = [call for call in calls if not call.chunks]
+    return Correction(alone, partial(replay_decodes, kernel, times), kernel.way_of)
 
 
 Rows = Mapping[str, NDArray[Any]]

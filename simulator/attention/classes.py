@@ -1,4 +1,4 @@
-"""Decode batches that are priced alike: of like number, mean context, and longest over mean."""
+"""Decode batches that are priced alike: of like number, mean context, and how far the longest is above the mean."""
 
 SPREAD_ENDS: list[int] = [round(100 * 1.3 ** (place + 0.5)) for place in range(16)]
 """Longest over mean, in per cent, where one class of spread ends and the next begins.
@@ -9,6 +9,10 @@ SPREADS = [1.3**place for place in range(17)]
 """Longest over mean that stands for each class."""
 MEANS = sorted({round(16 * 2 ** (place / 3)) for place in range(50)})
 """Mean contexts that are replayed."""
+EXCESSES = [0, *(round(64 * 1.5**place) for place in range(21))]
+"""Tokens by which the longest exceeds the mean for which decodes alone are replayed.
+
+As contexts grow by the same in each step, this stays as it is."""
 
 
 def count_class(decodes: int, exact: int) -> int:
@@ -17,10 +21,3 @@ def count_class(decodes: int, exact: int) -> int:
         return decodes
     step = 1 << max(decodes.bit_length() - 4, 0)
     return decodes // step * step
-
-
-def spread_until(spread: int, decodes: int, context: int, longest: int) -> int:
-    """The sum of contexts at which they are in a lower class, as all grow by the same and so grow more alike."""
-    percent: int = SPREAD_ENDS[spread - 1]
-    grown = (longest * decodes * 100 - percent * context) // (decodes * (percent - 100))
-    return context + decodes * grown + 1

@@ -19,8 +19,12 @@ Lengths = NDArray[np.float64]
 def spread_contexts(decodes: int, mean: float, longest: float) -> Lengths:
     """`decodes` context lengths of the given mean, the longest being `longest`, or as near as the shape allows.
 
-    float64 (decodes). Equal ones for `longest` up to the mean.
+    float64 (decodes). Equal ones for `longest` up to the mean; where `longest` is above the sum, the others are 1.
     """
+    if decodes > 1 and longest >= decodes * mean:
+        contexts = np.ones(decodes)
+        contexts[3 * decodes // 4] = longest
+        return contexts
     weights = relative_contexts(decodes, round(longest / mean, 3))
     return np.maximum(weights * mean, 1.0)
 

@@ -1,9 +1,13 @@
-"""The price of decodes alone: their replay over stand-in contexts, by pieces straight in the sum of contexts."""
+"""The price of decodes alone: their replay over stand-in contexts, by pieces straight in the sum of contexts.
+
+While a batch grows, every context by one token a step, its number and the excess of its longest context over the mean
+stay. So prices are replayed for each number, for some excesses and for some means, and are straight between these.
+"""
 
 from bisect import bisect_right
 from collections.abc import Callable
 
-from simulator.attention.classes import MEANS, SPREAD_ENDS, SPREADS, count_class, spread_until
+from simulator.attention.classes import EXCESSES, MEANS, count_class
 from simulator.attention.correction import Correction
 from simulator.attention.decodes import replay_decodes
 from simulator.attention.kernel_times import KernelTimes
@@ -14,6 +18,7 @@ Piece = tuple[float, float, float]
 
 
 _EXACT_SPLIT = 48  # where the whole batch is split or not, each number of decodes counts
+_LAST = len(EXCESSES) - 2
 
 
 class DecodePrices:
@@ -35,35 +40,43 @@ class DecodePrices:
 
     def piece(self, decodes: int, context: int, longest: int) -> Piece:
         """Of `decodes` decodes whose contexts sum to `context`, and as they all grow alike."""
-        spread = bisect_right(SPREAD_ENDS, longest * decodes * 100 // context)
-        line = self._lines.get((decodes, spread))
+        excess = longest * decodes - context  # of all: an integer, so that it stays exactly the same
+        if excess <= 0:
+            return self._piece(decodes, 0, context)
+        low = min(bisect_right(EXCESSES, excess // decodes) - 1, _LAST)
+        constant, slope, until = self._piece(decodes, low, context)
+        upper_constant, upper_slope, _ = self._piece(decodes, low + 1, context)
+        share = (excess - decodes * EXCESSES[low]) / (decodes * (EXCESSES[low + 1] - EXCESSES[low]))
+        return constant + share * (upper_constant - constant), slope + share * (upper_slope - slope), until
+
+    def _piece(self, decodes: int, excess: int, context: int) -> Piece:
+        """The same where the longest exceeds the mean by `EXCESSES[excess]`."""
+        line = self._lines.get((decodes, excess))
         if line is None:
             count = count_class(decodes, self._exact)
-            line = self._lines[decodes, spread] = [count * mean for mean in MEANS], [None] * (len(MEANS) + 1)
+            line = self._lines[decodes, excess] = [count * mean for mean in MEANS], [None] * (len(MEANS) + 1)
         bounds, pieces = line
         place = bisect_right(bounds, context)
         piece = pieces[place]
         if piece is None:
-            piece = pieces[place] = self._make_piece(decodes, spread, place)
-        if not spread:
-            return piece
-        until = spread_until(spread, decodes, context, longest)
-        return piece if until >= piece[2] else (piece[0], piece[1], until)
+            piece = pieces[place] = self._make_piece(decodes, excess, place)
+        return piece
 
-    def _make_piece(self, decodes: int, spread: int, place: int) -> Piece:
+    def _make_piece(self, decodes: int, excess: int, place: int) -> Piece:
         count, low = count_class(decodes, self._exact), min(max(place - 1, 0), len(MEANS) - 2)
-        first, second = (self._at(count, spread, end) for end in (low, low + 1))
+        first, second = (self._at(count, excess, end) for end in (low, low + 1))
         slope = max((second - first) / (count * (MEANS[low + 1] - MEANS[low])), 0.0)
         constant = first - slope * count * MEANS[low]
         until = count * MEANS[place] if place < len(MEANS) else float("inf")
         return self._fixed(decodes) + self._scale * constant, self._scale * slope, until
 
-    def _at(self, count: int, spread: int, place: int) -> float:
-        """Microseconds of decodes of the mean `MEANS[place]`."""
-        key = (count, spread, place)
+    def _at(self, count: int, excess: int, place: int) -> float:
+        """Microseconds of decodes of the mean `MEANS[place]`, the longest exceeding it by `EXCESSES[excess]`."""
+        key = (count, excess, place)
         price = self._replayed.get(key)
         if price is None:
             mean = MEANS[place]
-            replayed = replay_decodes(self._kernel, self._times, count, mean, mean * SPREADS[spread])
-            price = self._replayed[key] = replayed * self._correction.at(count, mean)
+            longest = mean + EXCESSES[excess]
+            replayed = replay_decodes(self._kernel, self._times, count, mean, longest)
+            price = self._replayed[key] = replayed * self._correction.at(count, mean, longest)
         return price

@@ -22,6 +22,7 @@ from simulator.models import ModelShape
 
 TILE_KEYS = 128
 UNSPLIT = float("inf")
+_FULL = 0.8  # of the slots, from which on keys are not split
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,14 @@ class Kernel:
             return 1
         return _splits(tiles, form.slots, ceil(longest / TILE_KEYS), form.uniform_splits)
 
+    def way_of(self, decodes: int) -> int:
+        """How decodes alone run: 0 with keys split where that pays, 1 all tiles at once, 2 one after another."""
+        form = self.alone
+        tiles = form.heads * decodes
+        if form.dynamic_splits or (form.uniform_splits and tiles < _FULL * form.slots):
+            return 0
+        return 1 if tiles <= form.slots else 2
+
     def blocks_a_slot(self, form: Form, blocks: float) -> float:
         """Key blocks of a tile above which a request is split dynamically: the mean of a slot and a tenth more."""
         return max(ceil(blocks * 1.1 * form.heads / form.slots), 1)
@@ -66,7 +75,7 @@ class Kernel:
 @lru_cache(maxsize=65536)
 def _splits(tiles: int, slots: int, key_blocks: int, uniform: bool) -> int:
     """The smallest number of splits that fills the slots within 15 % as well as the best does."""
-    if tiles >= 0.8 * slots or (key_blocks <= 4 and not uniform):
+    if tiles >= _FULL * slots or (key_blocks <= 4 and not uniform):
         return 1
     efficiency = {}
     for splits in range(1, min(128, slots, key_blocks) + 1):

@@ -1,12 +1,14 @@
 """Prices of attention calls against the replay of every tile, and their pieces."""
 
 from dataclasses import dataclass
+from functools import partial
 from math import exp
 from random import Random
 
 import numpy as np
 import pytest
 
+from simulator.attention.calls import MeasuredCall
 from simulator.attention.contexts import spread_contexts
 from simulator.attention.correction import NO_CORRECTION, Correction
 from simulator.attention.decode_prices import DecodePrices
@@ -124,7 +126,12 @@ def test_single_chunks_cost_what_was_measured(priced: tuple[Kernel, KernelTimes,
 def test_correction() -> None:
     """At a measured point the price of equal decodes is the measured one, between two it is between."""
     measured = {16: {128: 30.0, 1024: 60.0}, 64: {128: 50.0, 1024: 200.0}}
-    correction = Correction(measured, lambda count, mean: replay_decodes(FA3, FA3_TIMES, count, mean, mean))
+    calls = [
+        MeasuredCall(count, count * mean, mean, (), time)
+        for count, row in measured.items()
+        for mean, time in row.items()
+    ]
+    correction = Correction(calls, partial(replay_decodes, FA3, FA3_TIMES))
     surface = PrefillSurface({16: {0: 8.0}})
     prices = Prices(MixedPrices(FA3, FA3_TIMES, surface), DecodePrices(FA3, FA3_TIMES, correction))
     for count, of_count in measured.items():
