@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from math import exp
 from random import Random
 
@@ -155,3 +156,34 @@ def test_stand_in_contexts(count: int, ratio: float) -> None:
 def test_equal_stand_ins() -> None:
     """A longest no longer than the mean means equal contexts."""
     assert spread_contexts(5, 300, 300).tolist() == [300] * 5
+
+
+def test_correction_of_unlike_contexts() -> None:
+    """Calls of unlike decodes correct unlike ones alone, and only those that the kernel treats the same way."""
+    replay = partial(replay_decodes, FA2, FA2_TIMES)
+
+    def call(count: int, ratio: float, factor: float) -> MeasuredCall:
+        time = factor * replay(count, 1024, 1024 * ratio)
+        return MeasuredCall(count, count * 1024, int(1024 * ratio), (), time)
+
+    few, many = FA2.alone.slots // FA2.alone.heads, 4 * FA2.alone.slots
+    assert FA2.way_of(few) == 1
+    assert FA2.way_of(many) == FA2.way_of(few + 1) == 2
+    calls = [*(call(count, 1.0, 1.1) for count in (1, few, many)), call(few, 4.0, 1.5), call(many, 6.0, 0.8)]
+    correction = Correction(calls, replay, FA2.way_of)
+    assert correction.at(few, 1024, 1024) == pytest.approx(1.1)
+    assert correction.at(few, 1024, 4096) == pytest.approx(1.5)
+    assert correction.at(few + 1, 1024, 4096) == pytest.approx(0.8)
+    assert 1.1 < correction.at(few, 1024, 1536) < 1.5
+    assert Correction(calls[:3], replay, FA2.way_of).at(few, 1024, 8192) == 1.0
+
+
+@pytest.mark.parametrize("count", [3, 30, 120])
+def test_prices_do_not_jump_as_the_longest_grows(priced: tuple[Kernel, KernelTimes, Prices], count: int) -> None:
+    """From token to token of the longest context, others alike, the price changes by little and less than it grows."""
+    _, _, prices = priced
+    seen = []
+    for longest in range(800, 800 * min(count, 9), 7):
+        constant, slope, _ = prices.decodes.piece(count, 800 * count, longest)
+        seen.append(constant + slope * 800 * count)
+    assert max(abs(later / earlier - 1) for earlier, later in pairwise(seen)) < 0.02
