@@ -63,11 +63,14 @@ def _bare_requests(trace: Trace) -> Iterator[Request]:
 
 def replay(env: simpy.Environment, requests: Iterator[Request], receiver: "Receiver") -> Generator[simpy.Event]:
     """Hand each request to `receiver` at its arrival time, before any step that starts or ends at that nanosecond."""
+    now = env.now
     for request in requests:
-        if request.arrival_ns > env.now:
+        arrival_ns = request.arrival_ns
+        if arrival_ns > now:
             arrival = simpy.Event(env)
             arrival._ok, arrival._value = True, None
-            env.schedule(arrival, URGENT, request.arrival_ns - env.now)
+            env.schedule(arrival, URGENT, arrival_ns - now)
             yield arrival
+            now = arrival_ns
         receiver.receive(request)
     receiver.no_more_arrivals()

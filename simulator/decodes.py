@@ -3,16 +3,13 @@
 A *decode clock* ticks once in each iteration that decodes. A request whose context is c when it joins at clock t has
 context c - t + clock ever after, so `birth = c - t` never changes: the sum of contexts is a sum of births plus
 count x clock, and the requests that fill their last block at a given clock are those with birth = -clock modulo the
-block size. The longest context is that of the greatest birth, at the top of a heap from which those who have left are
-removed only once they come up: O(log n) a request.
+block size. The longest context is that of the greatest birth, at the top of a heap of births from which those that
+nobody has any longer are removed only once they come up: O(log n) a request.
 """
 
 from heapq import heappop, heappush
 
 from simulator.core import DECODING, Request
-
-_GONE = -(2**62)
-"""The birth of who is not in the cohort: no context is so short."""
 
 
 class Decodes:
@@ -21,7 +18,7 @@ class Decodes:
     __slots__ = (
         "_births",
         "_block_size",
-        "_joined",
+        "_born",
         "birth_sum",
         "clock",
         "count",
@@ -40,8 +37,10 @@ class Decodes:
         self.groups: list[dict[Request, None]] | None = None
         """Who opens a block when, where blocks have identities: members by the index of `openers`."""
         self._block_size = block_size
-        self._births: list[tuple[int, int, Request]] = []
-        self._joined = 0
+        self._births: list[int] = []
+        """Negated, each once: a heap of small integers costs a third of one of requests."""
+        self._born: dict[int, int] = {}
+        """How many of the cohort have each birth of the heap."""
         self.finish_at: dict[int, list[Request]] = {}
         """Who gets the last token in the tick that brings the clock to the key."""
         self.late: dict[int, list[Request]] = {}
@@ -59,8 +58,12 @@ class Decodes:
         if self.groups is not None:
             self.groups[birth % self._block_size][request] = None
         self.birth_sum += birth
-        self._joined += 1
-        heappush(self._births, (-birth, self._joined, request))
+        born = self._born
+        if birth in born:
+            born[birth] += 1
+        else:
+            born[birth] = 1
+            heappush(self._births, -birth)
         if end in self.finish_at:
             self.finish_at[end].append(request)
         else:
@@ -95,12 +98,10 @@ class Decodes:
 
     def longest(self) -> int:
         """The longest context of all, now; there must be one."""
-        births = self._births
-        negative, _, request = births[0]
-        while request.birth != -negative:  # has left
-            heappop(births)
-            negative, _, request = births[0]
-        return self.clock - negative
+        births, born = self._births, self._born
+        while not born[-births[0]]:  # all have left
+            del born[-heappop(births)]
+        return self.clock - births[0]
 
     def blocks_to_open(self) -> int:
         """Blocks that the next tick takes."""
@@ -114,8 +115,9 @@ class Decodes:
         self.count -= 1
         if self.groups is not None:
             del self.groups[request.birth % self._block_size][request]
-        self.birth_sum -= request.birth
-        birth, request.birth = request.birth, _GONE
+        birth = request.birth
+        self.birth_sum -= birth
+        self._born[birth] -= 1
         spare = request.reserved_blocks * self._block_size - (request.computed - ticks)
         opens_at = request.start_clock + spare
         if spare >= self._block_size and opens_at >= request.end_clock:

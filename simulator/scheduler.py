@@ -197,7 +197,8 @@ class Scheduler:
             context = decodes.birth_sum + count * clock
             longest = decodes.longest() - clock
             constant, slope, until = self._decode_piece(count, context + count, longest + clock + 1)
-            while clock < stop and ends_ns[-depth] < until_ns:
+            # The last end tells nearly always, and is at hand: no step ends before the one it follows.
+            while clock < stop and (end_ns < until_ns or ends_ns[-depth] < until_ns):
                 opened = openers[-clock % block_size]
                 if free_blocks <= opened:
                     break

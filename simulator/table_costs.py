@@ -56,9 +56,8 @@ class TableCosts:
         self._embedding_ns = _token_prices(rows, ("embedding",), layers, table.name)
         self._sequence_ns = _sequence_prices(rows, table.name)
         self._layers_ns = layers * _NS_PER_US
-        self._mixed, decodes = attention_prices(
-            table, self._layers_ns, lambda n: self._tokens_ns(n) + self._sequences_ns(n)
-        )
+        mixed, decodes = attention_prices(table, self._layers_ns, lambda n: self._besides_attention_ns(n, n))
+        self._attention_us = mixed.price
         self.decode_piece = decodes.piece  # in nanoseconds of the whole step
         attention = _only(rows, rows["operator"] == "attention")
         self.grid = GridRange(
@@ -70,6 +69,7 @@ class TableCosts:
             int((attention["decodes"] * attention["decode_context"]).max()),
         )
         self.measured_context: float = self.grid.decode_context
+        self._prefill_context = self.grid.prefill_context
         noise, fitted = table.metadata.noise.get("repeat_max_percent"), table.metadata.attention_model
         self._noise = None if noise is None else noise / 100
         self._errors = fitted.error if fitted else {}
@@ -89,15 +89,16 @@ class TableCosts:
             return int(constant + slope * decode_context)
         if decode_context > decodes * self.measured_context:
             self.steps_beyond_decode_context += 1
-        tokens, before = decodes, 0
-        for context, new in chunks:
+        before, tokens = chunks[0]
+        tokens += decodes
+        for context, new in chunks[1:] if len(chunks) > 1 else ():
             tokens += new
             if context > before:
                 before = context
-        if before > self.grid.prefill_context:
+        if before > self._prefill_context:
             self.steps_beyond_prefill_context += 1
-        attention_ns = self._mixed.price(decodes, decode_context, longest, chunks) * self._layers_ns
-        time_ns = self._tokens_ns(tokens) + self._sequences_ns(decodes + len(chunks)) + attention_ns
+        attention_ns = self._attention_us(decodes, decode_context, longest, chunks) * self._layers_ns
+        time_ns = self._besides_attention_ns(tokens, decodes + len(chunks)) + attention_ns
         return int(time_ns if time_ns <= self._slowed.from_ns else self._slowed.time(time_ns))
 
     def interval_ns(
@@ -115,7 +116,7 @@ class TableCosts:
             return None
         price = self.step_ns(decodes, decode_context, longest, chunks)
         tokens = decodes + sum(new for _, new in chunks)
-        looked_up = self._tokens_ns(tokens) + self._sequences_ns(decodes + len(chunks))
+        looked_up = self._besides_attention_ns(tokens, decodes + len(chunks))
         attention = max(price - looked_up, 0.0)
         of_attention = noise if not decodes and len(chunks) == 1 else errors[f"{kind}_p95"]
         open_ns = hypot(noise * looked_up, of_attention * attention)
@@ -130,12 +131,10 @@ class TableCosts:
         excess = decode_context - decodes * self.grid.decode_context
         self.steps_beyond_decode_context += min(steps, -(-excess // decodes))
 
-    def _besides_attention_ns(self, decodes: int) -> float:
-        return self._tokens_ns(decodes) + self._sequences_ns(decodes)
-
-    def _tokens_ns(self, tokens: int) -> float:
+    def _besides_attention_ns(self, tokens: int, sequences: int) -> float:
         prices = self._token_ns
-        return prices[tokens] if tokens < len(prices) else _continued(prices, tokens)
+        of_tokens = prices[tokens] if tokens < len(prices) else _continued(prices, tokens)
+        return of_tokens + self._sequences_ns(sequences)
 
     def _sequences_ns(self, sequences: int) -> float:
         prices = self._sequence_ns
