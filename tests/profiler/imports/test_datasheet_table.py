@@ -7,9 +7,10 @@ import pytest
 
 from profiler.imports.datasheet import load_hardware
 from profiler.imports.table import DatasheetSource, make_rows, roofline_of
-from simulator.cost_table import COLUMNS, OPERATORS, find_table, read_metadata, table_names
+from simulator.cost_table import COLUMNS, OPERATORS, read_metadata
 from simulator.errors import InputError
 from simulator.models import load_model
+from simulator.named_tables import find_table, table_names
 from simulator.table_costs import TableCosts
 
 SHIPPED = "paper/gpt3-175b-a100@tp8"
