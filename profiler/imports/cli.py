@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from simulator.errors import InputError
+from profiler.options import exit_statuses
 
 HELP = """Build a cost table for a GPU that you do not have.
 
@@ -50,11 +50,8 @@ Exit status: 0 done; 2 the input is wrong, with one message; 1 anything else.
 def main(**options: str | int | bool | None) -> None:
     from profiler.imports.run import Options, import_costs  # pandas and duckdb are not for --help
 
-    try:
+    with exit_statuses("import-costs"):
         import_costs(Options(**options, command=_command()))  # type: ignore[arg-type]
-    except InputError as error:
-        click.echo(f"import-costs: {error}", err=True)
-        sys.exit(2)
 
 
 def _command() -> str:
