@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from profiler.options import DEFAULT_MODEL, Span, exit_statuses, model_options, output_options
+from simulator import __version__
 from simulator.errors import InputError
 
 HELP = """Time a model's operators on this machine's GPU and write a cost table.
@@ -81,6 +82,7 @@ DEFAULTS: dict[str, dict[str, int]] = {
 @click.option("--no-plots", is_flag=True, help="Draw nothing.")
 @click.option("--attention-version", metavar="TEXT",
               help="Recorded where the kernel's package does not tell its version.")  # fmt: skip
+@click.version_option(__version__, prog_name="profile-gpu")
 def main(model: str | None, out: str | None, report: str | None, plots: str | None, **options: object) -> None:
     started_s = time.monotonic()
     folder = None if plots is None else Path(plots)

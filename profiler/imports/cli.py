@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from profiler.options import exit_statuses
+from simulator import __version__
 
 HELP = """Build a cost table for a GPU that you do not have.
 
@@ -47,6 +48,7 @@ Exit status: 0 done; 2 the input is wrong, with one message; 1 anything else.
 @click.option("--out", metavar="PATH.csv", help="The table.  [default: MODEL-GPU.csv, with --tp N MODEL-GPU@tpN.csv]")
 @click.option("--force", is_flag=True, help="Overwrite an existing table.")
 @click.option("--quiet", is_flag=True, help="No summary.")
+@click.version_option(__version__, prog_name="import-costs")
 def main(**options: str | int | bool | None) -> None:
     from profiler.imports.run import Options, import_costs  # pandas and duckdb are not for --help
 

@@ -1,4 +1,4 @@
-"""What all commands do alike: help."""
+"""What all commands do alike: help and version."""
 
 import subprocess
 import sys
@@ -6,6 +6,7 @@ import tomllib
 
 import pytest
 
+from simulator import __version__
 from tests.house.paths import ROOT
 
 SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
@@ -31,3 +32,9 @@ def test_help_is_a_short_manual_and_loads_nothing_heavy(script):
     shown, end = ran(script, "--help")
     assert "Examples:" in shown
     assert end == "0 []"
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_version_names_the_command_and_the_release(script):
+    """In one form."""
+    assert ran(script, "--version") == (f"{script}, version {__version__}", "0 []")
