@@ -46,8 +46,9 @@ so that times repeat: replayed without a pause, steps of long prefills lower the
 limit and take up to 12 % longer (H200). With --eager each repeat is launched
 from Python, after the GPU has come to rest, and gpu_s includes its pauses to wait for the host.
 
-Rows are written as they are measured; a YAML beside them says how. A batch that memory does not suffice for is
-skipped, noted, and counted in the closing line.
+Rows are written as they are measured; a YAML beside them says how. A batch that memory does not suffice for has no
+row: it is named with the reason, noted in the YAML and counted in the closing line. Only where no batch fits is the
+file refused.
 
 Exit status: 0 done; 2 the input or the machine does not allow it, with one message; 1 anything else, a failed
 --verify and Ctrl-C included.

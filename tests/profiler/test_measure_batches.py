@@ -221,18 +221,33 @@ def test_max_kv_tokens_leaves_out_larger_batches(run, steps):
     assert steps == ["prefill", "decode"]
     assert "2 of 3 batches in measured.csv, 1 skipped (hybrid)" in printed
     assert run.sidecar()["kv_tokens"] == ENTRIES["decode"]
+    assert "measure-batches: skipped hybrid: 176 KV entries, over --max-kv-tokens" in printed
     assert run.sidecar()["skipped"] == {"hybrid": "176 KV entries, over --max-kv-tokens"}
     assert "--max-kv-tokens: no batch is that small; the smallest needs 80" in run(
         "--max-kv-tokens", "79", "--force", code=2
     )
 
 
-def test_too_little_memory_names_the_batch(run, monkeypatch):
-    """Before anything is allocated."""
+def test_a_batch_too_large_for_the_memory_is_left_out_aloud(run, steps, monkeypatch):
+    """By id and with the reason; the others are measured in a smaller cache."""
     room = Room(TINY, 4, 16, "cpu")
-    monkeypatch.setattr(device, "free_bytes", lambda _device: room.weight_bytes + 10 * room.page_bytes)
+    batches = measure.read_batches(run.out.with_name("batches.jsonl")).batches
+    free = room.fixed_bytes(batches) + 10 * room.page_bytes + room.step_bytes(batches[2])
+    monkeypatch.setattr(device, "free_bytes", lambda _device: free)
+    printed = run()
+    assert steps == ids(run.rows()) == ["prefill", "decode"]
+    assert "measure-batches: skipped hybrid: too little memory: it needs" in printed
+    assert "2 of 3 batches in measured.csv, 1 skipped (hybrid)" in printed
+    assert run.sidecar()["kv_tokens"] == ENTRIES["decode"]
+    assert run.sidecar()["skipped"]["hybrid"].startswith("too little memory")
+
+
+def test_where_no_batch_fits_nothing_is_begun(run, monkeypatch):
+    """Exit status 2, before anything is allocated."""
+    room = Room(TINY, 4, 16, "cpu")
+    monkeypatch.setattr(device, "free_bytes", lambda _device: room.weight_bytes)
     monkeypatch.setattr(measure, "Model", None)
-    assert 'batches.jsonl, line 3, batch "hybrid": too little memory: it needs' in run(code=2)
+    assert "--model: too little memory: the weights of tiny" in run(code=2)
     assert not run.out.exists()
 
 
