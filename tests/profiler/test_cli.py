@@ -13,6 +13,7 @@ from profiler.sweep import Workshop, unfinished_path
 from simulator.attention.kernels import kernel_of
 from simulator.cost_table import OPERATORS, read_table
 from tests.profiler.machines import TINY, needs_torch, write_tiny_model
+from tests.simulator.attention.tiles import FA2_TIMES
 
 pytestmark = needs_torch
 
@@ -78,6 +79,31 @@ def test_an_interrupted_run_keeps_its_rows_and_resumes(profile, monkeypatch):
     assert not set(kept) & set(again)
     assert len(read_table(profile.out).frame()) == len(kept) + len(again)
     assert not unfinished_path(profile.out).exists()
+
+
+def test_a_fit_that_is_interrupted_is_said_and_made_up_for(profile, monkeypatch):
+    """Ctrl-C once all is measured: exit status 1 and how to get the constants; --resume fits and measures no point."""
+    measured = []
+
+    def interrupted(*_given):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "LEAST_ATTENTION_KINDS", 1)
+    monkeypatch.setattr(run, "fit_table", interrupted)
+    result = profile()
+    assert result.exit_code == 1
+    assert "table.csv, but without the constants of its attention kernel" in result.output
+    assert "--resume fits them" in result.output
+    before = read_table(profile.out)
+    assert before.metadata.attention_model is None
+    monkeypatch.setattr(run, "fit_table", lambda *_given: FA2_TIMES)
+    measure = Workshop.measure
+    monkeypatch.setattr(Workshop, "measure", lambda self, point: measured.append(point) or measure(self, point))
+    assert profile("--resume").exit_code == 0
+    after = read_table(profile.out)
+    assert after.metadata.attention_model == FA2_TIMES
+    assert after.rows["time_us"].tolist() == before.rows["time_us"].tolist()
+    assert max(map(measured.count, measured)) == 2  # the control points, before and after
 
 
 def test_a_whole_run_scans_for_cliffs_and_draws(profile, monkeypatch):
