@@ -13,7 +13,7 @@ from profiler import device as machine
 from profiler.attention import AttentionBackend, choose_attention
 from profiler.clocks import ClockSampler
 from profiler.finish import finish, folder_of
-from profiler.fit import fit_table
+from profiler.fit import fit_aloud
 from profiler.fused import Fused, check_fused, choose_fused
 from profiler.grid import Limits, Point, control_points, plan
 from profiler.layer import turns_us
@@ -149,10 +149,8 @@ def _fit_attention(options: Options, rows: "pd.DataFrame", metadata: TableMetada
     kinds = rows[rows["operator"] == "attention"].groupby(["prefills", "decodes"]).ngroups
     if kinds < LEAST_ATTENTION_KINDS:
         return
-    _tell(options, "fitting the attention kernel's schedule")
-    table = read_table(options.out)
     try:
-        fitted = fit_table(table)
+        fitted = fit_aloud(read_table(options.out), "profile-gpu", options.quiet)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(
             f"all points are in {options.out}, but without the constants of its attention kernel, so prices of"

@@ -19,7 +19,8 @@ SOURCE is one of:
   FOLDER          measurements in Vidur's format: mlp.csv and, if it is there, attention.csv
 
 simulate-trace reads the table as it reads a measured one. The YAML beside it says where the times come from; rows
-with 0 repeats were not measured but come from the model, in the other two kinds of tables, too.
+with 0 repeats were not measured but come from the model, in the other two kinds of tables, too. Most of the half
+minute goes into fitting the attention kernel's schedule to the rows.
 
 \b
 Examples:
@@ -47,7 +48,7 @@ Exit status: 0 done; 2 the input is wrong, with one message; 1 anything else.
               help="Whose kernels, of aiconfigurator.  [default: the one with most token counts]")  # fmt: skip
 @click.option("--out", metavar="PATH.csv", help="The table.  [default: MODEL-GPU.csv, with --tp N MODEL-GPU@tpN.csv]")
 @click.option("--force", is_flag=True, help="Overwrite an existing table.")
-@click.option("--quiet", is_flag=True, help="No summary.")
+@click.option("--quiet", is_flag=True, help="No progress and no summary.")
 @click.version_option(__version__, prog_name="import-costs")
 def main(**options: str | int | bool | None) -> None:
     from profiler.imports.run import Options, import_costs  # pandas and duckdb are not for --help

@@ -89,14 +89,14 @@ def test_a_fit_that_is_interrupted_is_said_and_made_up_for(profile, monkeypatch)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(run, "LEAST_ATTENTION_KINDS", 1)
-    monkeypatch.setattr(run, "fit_table", interrupted)
+    monkeypatch.setattr(run, "fit_aloud", interrupted)
     result = profile()
     assert result.exit_code == 1
     assert "table.csv, but without the constants of its attention kernel" in result.output
     assert "--resume fits them" in result.output
     before = read_table(profile.out)
     assert before.metadata.attention_model is None
-    monkeypatch.setattr(run, "fit_table", lambda *_given: FA2_TIMES)
+    monkeypatch.setattr(run, "fit_aloud", lambda *_given: FA2_TIMES)
     measure = Workshop.measure
     monkeypatch.setattr(Workshop, "measure", lambda self, point: measured.append(point) or measure(self, point))
     assert profile("--resume").exit_code == 0
