@@ -1,15 +1,13 @@
 """`profile-gpu`: the command line. PyTorch is not imported here."""
 
-import re
-import signal
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import FrameType
 
 import click
 
+from profiler.options import DEFAULT_MODEL, Span, exit_statuses, model_options, output_options
+from simulator import __version__
 from simulator.errors import InputError
 
 HELP = """Time a model's operators on this machine's GPU and write a cost table.
@@ -58,39 +56,17 @@ included.
 """
 
 
-DEFAULTS: dict[str, dict[str, str | int]] = {
-    "cuda": {"model": "llama-3.1-8b", "max_tokens": 8192, "max_kv_tokens": 700_000},
-    "cpu": {"model": "tiny", "max_tokens": 256, "max_kv_tokens": 4096},
+DEFAULTS: dict[str, dict[str, int]] = {
+    "cuda": {"max_tokens": 8192, "max_kv_tokens": 700_000},
+    "cpu": {"max_tokens": 256, "max_kv_tokens": 4096},
 }
 
 
-class Span(click.ParamType):  # type: ignore[type-arg,unused-ignore]
-    """Seconds as `90`, `120s`, `2m` or `1h`."""
-
-    name = "time"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?)\s*(s|m|min|h)?\s*", str(value))
-        if found is None:
-            self.fail(f"{value!r} is no time; write 120s, 2m or plain seconds", param, ctx)
-        return float(found[1]) * {"m": 60, "min": 60, "h": 3600}.get(found[2], 1)
-
-
 @click.command(help=HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
-@click.option("--model", metavar="NAME_OR_PATH",
-              help="A known model, a YAML, or a config.json.  [default: llama-3.1-8b; tiny on a CPU]")  # fmt: skip
+@model_options("time")
 @click.option(
     "--out", metavar="PATH.csv", help="The table.  [default: the model's name (and @tp2 with --tp 2), in this folder]"
 )
-@click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda", show_default=True,
-              help="cpu: try the program without a GPU.")  # fmt: skip
-@click.option("--attention", type=click.Choice(["auto", "fa2", "fa3", "torch"]), default="auto",
-              show_default=True, help="The kernel to time; auto: fa3 where it runs, else fa2.")  # fmt: skip
-@click.option("--tp", "--tensor-parallel", "tensor_parallel", type=click.IntRange(min=1), default=1,
-              show_default=True, metavar="RANKS",
-              help="Time the shapes of one of so many tensor-parallel ranks.")  # fmt: skip
-@click.option("--dtype", type=click.Choice(["bfloat16", "float16", "float32"]),
-              help="Of weights, activations and KV cache.  [default: bfloat16; float32 on a CPU]")  # fmt: skip
 @click.option("--max-tokens", type=click.IntRange(min=1),
               help="Most tokens of a step.  [default: 8192; 256 on a CPU]")  # fmt: skip
 @click.option("--max-kv-tokens", type=click.IntRange(min=64),
@@ -98,9 +74,7 @@ class Span(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 @click.option("--budget", type=Span(), metavar="TIME",
               help="Stop measuring after so long (120s, 2m, 90); the coarse points come first.")  # fmt: skip
 @click.option("--quick", is_flag=True, help="The coarse points only, measured briefly.")
-@click.option("--resume", is_flag=True, help="Keep the rows of an unfinished table, or of the one at --out.")
-@click.option("--force", is_flag=True, help="Overwrite an existing table.")
-@click.option("--quiet", is_flag=True, help="No progress and no summary.")
+@output_options("an unfinished table, or of the one at --out", "table")
 @click.option("--report", metavar="TABLE", help="Measure nothing: answer and plots of a finished table.")
 @click.option("--decodes", type=click.IntRange(min=0), default=40, show_default=True,
               help="Running decodes that the closing advice on chunks assumes.")  # fmt: skip
@@ -108,27 +82,22 @@ class Span(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 @click.option("--no-plots", is_flag=True, help="Draw nothing.")
 @click.option("--attention-version", metavar="TEXT",
               help="Recorded where the kernel's package does not tell its version.")  # fmt: skip
+@click.version_option(__version__, prog_name="profile-gpu")
 def main(model: str | None, out: str | None, report: str | None, plots: str | None, **options: object) -> None:
     started_s = time.monotonic()
     folder = None if plots is None else Path(plots)
-    if report is not None:
-        _report(report, folder, model, out, options)
-        return
-    for name, value in DEFAULTS[str(options["device"])].items():
-        if options.get(name) is None and name != "model":
-            options[name] = value
-    model = model or str(DEFAULTS[str(options["device"])]["model"])
-    from profiler.run import Options, profile  # pandas and pydantic, a second to load, are not for --help
+    with exit_statuses("profile-gpu"):
+        if report is not None:
+            _report(report, folder, model, out, options)
+            return
+        device = str(options["device"])
+        for name, value in DEFAULTS[device].items():
+            if options.get(name) is None:
+                options[name] = value
+        model = model or DEFAULT_MODEL[device]
+        from profiler.run import Options, profile  # pandas and pydantic, a second to load, are not for --help
 
-    signal.signal(signal.SIGTERM, _interrupt)  # a job that is stopped by its time limit keeps its rows too
-    try:
         profile(Options(model=model, out=Path(out or default_out(model, options)), plots=folder, **options), started_s)  # type: ignore[arg-type]
-    except InputError as error:
-        click.echo(f"profile-gpu: {error}", err=True)
-        sys.exit(2)
-    except KeyboardInterrupt as error:
-        click.echo(f"profile-gpu: interrupted{f'; {error}' if str(error) else ''}", err=True)
-        sys.exit(1)
 
 
 def default_out(model: str, options: Mapping[str, object]) -> str:
@@ -140,15 +109,9 @@ def default_out(model: str, options: Mapping[str, object]) -> str:
 def _report(table: str, plots: Path | None, model: str | None, out: str | None, options: dict[str, object]) -> None:
     from profiler.finish import report
 
-    try:
-        if model or out or options["resume"]:
-            raise InputError(
-                "reads a finished table; --model, --out and --resume are for measuring one", key="--report"
-            )
-        report(table, int(str(options["decodes"])), plots, bool(options["no_plots"]), bool(options["quiet"]))
-    except InputError as error:
-        click.echo(f"profile-gpu: {error}", err=True)
-        sys.exit(2)
+    if model or out or options["resume"]:
+        raise InputError("reads a finished table; --model, --out and --resume are for measuring one", key="--report")
+    report(table, int(str(options["decodes"])), plots, bool(options["no_plots"]), bool(options["quiet"]))
 
 
 def _name_of(model: str) -> str:
@@ -157,7 +120,3 @@ def _name_of(model: str) -> str:
     if path.name == "config.json":
         return path.resolve().parent.name
     return path.stem if path.suffix in (".yaml", ".yml", ".json") else path.name
-
-
-def _interrupt(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of a handler
-    raise KeyboardInterrupt

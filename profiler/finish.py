@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from profiler.answer import answer
-from simulator.cost_table import CostTable, find_table
+from simulator.cost_table import CostTable
+from simulator.named_tables import find_table
 
 
 def folder_of(table: Path) -> Path:

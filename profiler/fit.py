@@ -4,6 +4,7 @@ Least squares of log(replayed / measured) by Levenberg-Marquardt over the logari
 above `_OUTLIER` counted as that: a call that the replay does not describe should not bend the others.
 """
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from profiler.progress import ProgressDisplay
 from simulator.attention.calls import MeasuredCall, guess_times
 from simulator.attention.decodes import replay_decodes
 from simulator.attention.kernel_times import DecodeTimes, KernelTimes
@@ -23,6 +25,7 @@ from simulator.table_costs import attention_calls, prefill_surface, table_kernel
 Vector = NDArray[np.float64]
 _OUTLIER = 0.25
 _ROUNDS = 14
+MOST_ROUNDS = 3 * _ROUNDS
 _PULL = 0.03  # of the first guess, for constants that these calls do not show
 
 
@@ -69,19 +72,30 @@ def _times(values: Vector) -> KernelTimes:
     return KernelTimes(alone=forms["alone"], mixed=forms["mixed"], **of_kernel)
 
 
-def fit_kernel(kernel: Kernel, prefill: PrefillSurface, calls: Sequence[MeasuredCall]) -> KernelTimes:
+def fit_kernel(
+    kernel: Kernel,
+    prefill: PrefillSurface,
+    calls: Sequence[MeasuredCall],
+    report: Callable[[int], None] = lambda _done: None,
+) -> KernelTimes:
     """The constants that describe `calls` best. Deterministic.
 
     Those of decodes alone first, then all together, and those of decodes alone once more beside the others.
+    `report(rounds done)`, of MOST_ROUNDS at most, before each.
     """
     guess = np.log(_values(guess_times(kernel, calls)))
     decodes = [call for call in calls if not call.chunks]
     of_decodes = np.array([form == "alone" or name in _OF_ANY_CALL for form, name in _names()])
     only_alone = np.array([form == "alone" or name == "reorder_us" for form, name in _names()])
     logs = guess
-    for fitted, free in ((decodes, of_decodes), (calls, np.ones(len(guess), bool)), (decodes, only_alone)):
-        logs = _fit_some(kernel, prefill, fitted, logs, guess, free)
+    stages = ((decodes, of_decodes), (calls, np.ones(len(guess), bool)), (decodes, only_alone))
+    for before, (fitted, free) in zip(range(0, MOST_ROUNDS, _ROUNDS), stages, strict=True):
+        logs = _fit_some(kernel, prefill, fitted, logs, guess, free, _after(before, report))
     return _times(np.exp(logs))
+
+
+def _after(before: int, report: Callable[[int], None]) -> Callable[[int], None]:
+    return lambda done: report(before + done)
 
 
 _OF_ANY_CALL = ("fixed_us", "combine_us", "combine_split_us", "combine_part_us", "reorder_us")
@@ -94,6 +108,7 @@ def _fit_some(
     start: Vector,
     guess: Vector,
     free: NDArray[np.bool_],
+    report: Callable[[int], None],
 ) -> Vector:
     """Logarithms of the constants, the `free` ones fitted to `calls` from `start` on."""
     measured = np.array([call.time_us for call in calls])
@@ -105,15 +120,16 @@ def _fit_some(
         return np.concatenate([np.log(replayed / measured), _PULL * (some - guess[free])])
 
     logs = start.copy()
-    logs[free] = _levenberg_marquardt(errors, start[free])
+    logs[free] = _levenberg_marquardt(errors, start[free], report)
     return logs
 
 
-def _levenberg_marquardt(errors: Callable[[Vector], Vector], start: Vector) -> Vector:
+def _levenberg_marquardt(errors: Callable[[Vector], Vector], start: Vector, report: Callable[[int], None]) -> Vector:
     """Minimize the sum of squares, outliers clipped, over bounded steps; numeric derivatives."""
     at, damping, bound = start, 1e-2, 0.7
     residual = errors(at)
-    for _ in range(_ROUNDS):
+    for done in range(_ROUNDS):
+        report(done)
         slopes = np.stack([(errors(at + step) - residual) / 0.02 for step in 0.02 * np.eye(len(at))], axis=1)
         weights = np.minimum(1.0, _OUTLIER / np.maximum(abs(residual), 1e-9))
         normal = slopes.T @ (slopes * weights[:, None])
@@ -142,9 +158,17 @@ def _cost(residual: Vector) -> float:
 MOST_CALLS = 360
 
 
-def fit_table(table: CostTable) -> KernelTimes:
+def fit_aloud(table: CostTable, command: str, quiet: bool) -> KernelTimes:
+    """`fit_table`, some tens of seconds, with its progress on standard error unless `quiet`."""
+    if not quiet:
+        print(f"{command}: fitting the attention kernel's schedule", file=sys.stderr)
+    with ProgressDisplay(MOST_ROUNDS, quiet=quiet, things="rounds at most") as display:
+        return fit_table(table, lambda done: display.update(done, "the attention kernel's schedule"))
+
+
+def fit_table(table: CostTable, report: Callable[[int], None] = lambda _done: None) -> KernelTimes:
     """The constants of the table's attention kernel, with the relative errors that remain: median and 95 % of decodes
-    alone, of calls with chunks, and of both together.
+    alone, of calls with chunks, and of both together. `report` as for `fit_kernel`.
 
     Single chunks are priced by the measured surface, so of these only every third is fitted.
     """
@@ -153,7 +177,7 @@ def fit_table(table: CostTable) -> KernelTimes:
     single = [call for call in calls if not call.decodes and len(call.chunks) == 1]
     others = [call for call in calls if call.decodes or len(call.chunks) > 1]
     chosen = single[:: max(3, 3 * len(single) // MOST_CALLS)] + others[:: max(1, 3 * len(others) // (2 * MOST_CALLS))]
-    times = fit_kernel(kernel, prefill, chosen)
+    times = fit_kernel(kernel, prefill, chosen, report)
     error = abs(replayed_us(kernel, times, prefill, others) / np.array([call.time_us for call in others]) - 1)
     kinds = {
         "decode": [not call.chunks for call in others],

@@ -38,6 +38,8 @@ def measure(options: Options, started_s: float) -> None:
     skipped = {name: reason for name, reason in session.skipped.items() if name not in done}
     todo = [batch for batch in session.batches if batch.id not in done]
     where = f"{shape.name} on {session.made['gpu']['name']}, attention {session.place.backend.name}"
+    for name, reason in skipped.items():
+        _tell_skipped(options, name, reason)
     _tell(options, f"{len(todo)} batches with {where}")
     model = Model(session.place)
     if options.verify:
@@ -102,7 +104,7 @@ def _rows(
             outcome = _row_or_reason(model, room, batch, timer, clocks)
             if isinstance(outcome, str):
                 skipped[batch.id] = outcome
-                _tell(options, f"skipped {batch.id}: {outcome}")
+                _tell_skipped(options, batch.id, outcome)
             else:
                 yield outcome
 
@@ -145,6 +147,10 @@ def _row(model: Model, batch: ListedBatch, timer: StepTimer, clocks: ClockSample
     measured_from_s = time.monotonic()
     timing = timer.time_step(step)
     return row_of(batch, timing, clocks.since(measured_from_s))
+
+
+def _tell_skipped(options: Options, name: str, reason: str) -> None:
+    _tell(options, f"skipped {name}: {reason}")
 
 
 def _tell(options: Options, line: str) -> None:

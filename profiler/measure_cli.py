@@ -1,16 +1,13 @@
 """`measure-batches`: the command line. PyTorch is not imported here."""
 
-import re
-import signal
 import sys
 import time
 from pathlib import Path
-from types import FrameType
 
 import click
 
+from profiler.options import DEFAULT_MODEL, Span, exit_statuses, model_options, output_options
 from simulator import __version__
-from simulator.errors import InputError
 
 HELP = """Run batches as whole forward passes of a model on this machine's GPU, and write their times.
 
@@ -49,84 +46,44 @@ so that times repeat: replayed without a pause, steps of long prefills lower the
 limit and take up to 12 % longer (H200). With --eager each repeat is launched
 from Python, after the GPU has come to rest, and gpu_s includes its pauses to wait for the host.
 
-Rows are written as they are measured; a YAML beside them says how. A batch that memory does not suffice for is
-skipped, noted, and counted in the closing line.
+Rows are written as they are measured; a YAML beside them says how. A batch that memory does not suffice for has no
+row: it is named with the reason, noted in the YAML and counted in the closing line. Only where no batch fits is the
+file refused.
 
 Exit status: 0 done; 2 the input or the machine does not allow it, with one message; 1 anything else, a failed
 --verify and Ctrl-C included.
 """
 
-DEFAULT_MODEL = {"cuda": "llama-3.1-8b", "cpu": "tiny"}
-
-
-class Seconds(click.ParamType):  # type: ignore[type-arg,unused-ignore] # generic since click 8.2
-    """`120` or `120s`."""
-
-    name = "seconds"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Seconds as a number."""
-        if isinstance(value, float):
-            return value
-        if not re.fullmatch(r"[0-9]+(\.[0-9]*)?s?", str(value)):
-            self.fail(f'"{value}" is not a number of seconds such as 120 or 120s', param, ctx)
-        return float(str(value).removesuffix("s"))
-
 
 @click.command(help=HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @click.argument("batches", metavar="BATCHES.jsonl", type=click.Path(path_type=Path))
-@click.option("--model", metavar="NAME_OR_PATH",
-              help="A known model, a YAML, or a config.json.  [default: llama-3.1-8b; tiny on a CPU]")  # fmt: skip
+@model_options("run")
 @click.option("--out", required=True, type=click.Path(path_type=Path), metavar="PATH.csv", help="The times.")
-@click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda", show_default=True,
-              help="cpu: try the program without a GPU.")  # fmt: skip
-@click.option("--attention", type=click.Choice(["auto", "fa2", "fa3", "torch"]), default="auto",
-              show_default=True, help="The kernel to run; auto: fa3 where it runs, else fa2.")  # fmt: skip
-@click.option("--tp", "--tensor-parallel", "tensor_parallel", type=click.IntRange(min=1), default=1,
-              show_default=True, metavar="RANKS",
-              help="Run the shapes of one of so many tensor-parallel ranks.")  # fmt: skip
-@click.option("--dtype", type=click.Choice(["bfloat16", "float16", "float32"]),
-              help="Of weights, activations and KV cache.  [default: bfloat16; float32 on a CPU]")  # fmt: skip
 @click.option("--eager", is_flag=True, help="Launch from Python instead of a CUDA graph.")
 @click.option("--max-kv-tokens", type=click.IntRange(min=1), metavar="N",
               help="Skip batches of more KV entries, each sequence rounded up to whole pages."
               "  [default: a cache for the largest]")  # fmt: skip
-@click.option("--budget", "--limit-seconds", "budget", type=Seconds(), metavar="SECONDS",
-              help="Start no further batch after so long, such as 120s.")  # fmt: skip
+@click.option("--budget", "--limit-seconds", "budget", type=Span(), metavar="TIME",
+              help="Start no further batch after so long (120s, 2m, 90).")  # fmt: skip
 @click.option("--verify", is_flag=True,
               help="First check chunked against unchunked prefill, and the mask; exit 1 if that fails.")  # fmt: skip
-@click.option("--resume", is_flag=True, help="Keep the rows of an earlier run at --out.")
-@click.option("--force", is_flag=True, help="Overwrite an existing file.")
-@click.option("--quiet", is_flag=True, help="No progress and no summary.")
+@output_options("an earlier run at --out", "file")
 @click.version_option(__version__, prog_name="measure-batches")
 def measure_batches(batches: Path, model: str | None, **options: object) -> None:
     started_s = time.monotonic()
-    from profiler.measure import measure  # pydantic and numpy, a second to load, are not for --help
-    from profiler.measure_setup import Options
-    from profiler.verify import VerificationError
+    with exit_statuses("measure-batches"):
+        from profiler.measure import measure  # pydantic and numpy, a second to load, are not for --help
+        from profiler.measure_setup import Options
+        from profiler.verify import VerificationError
 
-    signal.signal(signal.SIGTERM, _interrupt)  # a job that is stopped by its time limit says what it leaves
-    model = model or DEFAULT_MODEL[str(options["device"])]
-    try:
-        measure(Options(batches=batches, model=model, **options), started_s)  # type: ignore[arg-type]
-    except VerificationError as error:
-        click.echo(f"measure-batches: --verify failed, nothing was measured: {error}", err=True)
-        sys.exit(1)
-    except KeyboardInterrupt as error:
-        click.echo(f"measure-batches: interrupted{f'; {error}' if str(error) else ''}", err=True)
-        sys.exit(1)
-    except OSError as error:
-        click.echo(f"measure-batches: {error}", err=True)
-        sys.exit(1)
-    except InputError as error:
-        click.echo(f"measure-batches: {error}", err=True)
-        sys.exit(2)
+        model = model or DEFAULT_MODEL[str(options["device"])]
+        try:
+            measure(Options(batches=batches, model=model, **options), started_s)  # type: ignore[arg-type]
+        except VerificationError as error:
+            click.echo(f"measure-batches: --verify failed, nothing was measured: {error}", err=True)
+            sys.exit(1)
 
 
 def main() -> None:
     """Entry point."""
     measure_batches(prog_name="measure-batches")
-
-
-def _interrupt(signum: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of a handler
-    raise KeyboardInterrupt

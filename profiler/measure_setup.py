@@ -106,7 +106,7 @@ def prepare(options: Options, shape: ModelShape, file: BatchFile) -> Session:
     room = Room(shape, dtype.itemsize, backend.page_size, device, options.tensor_parallel)
     batches, skipped = _within_limit(options, room, file)
     least = needed_pages(backend.page_size) if options.verify else 1
-    pages = cache_pages(room, batches, machine.free_bytes(device), file.path, least)
+    pages, batches, too_large = cache_pages(room, batches, machine.free_bytes(device), file.path, least)
     fused_error, attention_error = check_fused(fused, device, dtype), check_attention(backend, shape, device, dtype)
     require_correct(fused_error, "the fused elementwise work")
     positions = max(PROMPT, *(longest(batch) for batch in batches))
@@ -114,7 +114,7 @@ def prepare(options: Options, shape: ModelShape, file: BatchFile) -> Session:
     place = Place(shape, backend, fused, device, dtype, pages, positions, sequences, options.tensor_parallel)
     notes = _notes(options, fused_note, fused_error, attention_error)
     made = _made(options, whole, place, file, notes)
-    session = Session(place, room, batches, made, skipped, attention_error)
+    session = Session(place, room, batches, made, skipped | too_large, attention_error)
     if not options.verify:  # which is told first, and tells more
         session.require_attention()
     return session

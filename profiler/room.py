@@ -61,32 +61,46 @@ def longest(batch: ListedBatch) -> int:
     return max([*batch.decodes, *(before + new for before, new in batch.prefills)])
 
 
-def cache_pages(room: Room, batches: Sequence[ListedBatch], free_bytes: int, path: Path, least: int = 1) -> int:
-    """Pages of the KV cache: what the largest of `batches` needs, and not under `least`.
+def cache_pages(
+    room: Room, batches: Sequence[ListedBatch], free_bytes: int, path: Path, least: int = 1
+) -> tuple[int, list[ListedBatch], dict[str, str]]:
+    """Pages of the KV cache, the batches that then fit, in their order, and why others do not, by id.
 
-    Raises InputError where `free_bytes` are too few: for the model with `least` pages, or for that batch, with what
-    would fit.
+    The cache is what the largest of those that fit needs, and not under `least` pages. The largest are left out first.
+    Raises InputError where `free_bytes` are too few for the model with `least` pages, or for every batch.
     """
-    fixed = room.fixed_bytes(batches)
+    by_size = sorted(batches, key=lambda batch: (room.pages(batch), room.step_bytes(batch)))
+    smallest = by_size[0]
+    left_out: dict[str, str] = {}
+    while by_size:
+        largest, fixed = by_size[-1], room.fixed_bytes(by_size)
+        pages = max(room.pages(largest), least)
+        if fixed + pages * room.page_bytes + room.step_bytes(largest) <= free_bytes:
+            return pages, [batch for batch in batches if batch.id not in left_out], left_out
+        left_out[largest.id] = _needs(room, largest, fixed, free_bytes)
+        by_size.pop()
+    fixed = room.fixed_bytes([smallest])
     if fixed + least * room.page_bytes > free_bytes:
         raise InputError(
             f"too little memory: the weights of {room.shape.name} and what is needed beside them take"
-            f" {(fixed + least * room.page_bytes) / GIB:.1f} GiB, {free_bytes / GIB:.1f} GiB are free;"
-            " --tp measures a shard",
+            f" {_gib(fixed + least * room.page_bytes)}, {_gib(free_bytes)} are free; --tp measures a shard",
             key="--model",
         )
-    largest = max(batches, key=room.pages)
-    needed = room.pages(largest) * room.page_bytes
-    if fixed + needed + room.step_bytes(largest) > free_bytes:
-        fitting = [b for b in batches if fixed + room.pages(b) * room.page_bytes + room.step_bytes(b) <= free_bytes]
-        entries = max(map(room.pages, fitting), default=0) * room.page_size
-        advice = f"--max-kv-tokens {entries} leaves out what is larger" if fitting else "no other batch fits either"
-        raise InputError(
-            f"too little memory: it needs {needed / GIB:.1f} GiB of KV cache and"
-            f" {room.step_bytes(largest) / GIB:.1f} GiB of activations beside {fixed / GIB:.1f} GiB of weights and"
-            f" workspace, {free_bytes / GIB:.1f} GiB are free; {advice}",
-            path=path,
-            line=largest.line,
-            key=f'batch "{largest.id}"',
-        )
-    return max(room.pages(largest), least)
+    raise InputError(
+        f"{left_out[smallest.id]}; no batch is smaller",
+        path=path,
+        line=smallest.line,
+        key=f'batch "{smallest.id}"',
+    )
+
+
+def _needs(room: Room, batch: ListedBatch, fixed_bytes: int, free_bytes: int) -> str:
+    return (
+        f"too little memory: it needs {_gib(room.pages(batch) * room.page_bytes)} of KV cache and"
+        f" {_gib(room.step_bytes(batch))} of activations beside {_gib(fixed_bytes)} of weights and workspace,"
+        f" {_gib(free_bytes)} are free"
+    )
+
+
+def _gib(count: int) -> str:
+    return f"{count / GIB:.1f} GiB"

@@ -13,7 +13,7 @@ from profiler import device as machine
 from profiler.attention import AttentionBackend, choose_attention
 from profiler.clocks import ClockSampler
 from profiler.finish import finish, folder_of
-from profiler.fit import fit_table
+from profiler.fit import fit_aloud
 from profiler.fused import Fused, check_fused, choose_fused
 from profiler.grid import Limits, Point, control_points, plan
 from profiler.layer import turns_us
@@ -134,21 +134,29 @@ def profile(options: Options, started_s: float) -> None:
         raise InputError("nothing was measured: the budget was over before the first point", key="--budget")
     rows = measured.frame()
     write_table(options.out, rows, metadata)
-    _fit_attention(options, rows, metadata)
     discard_unfinished(options.out)
+    _fit_attention(options, rows, metadata)
     _tell(options, f"{len(rows)} rows in {options.out}, {metadata.seconds:.0f} s")
     plots = None if options.no_plots else options.plots or folder_of(options.out)
     finish(read_table(options.out), options.decodes, plots, options.quiet, measured.remarks())
 
 
 def _fit_attention(options: Options, rows: "pd.DataFrame", metadata: TableMetadata) -> None:
-    """Add to the written table the constants of its attention kernel, if it has rows enough."""
+    """Add to the written table the constants of its attention kernel, if it has rows enough.
+
+    Raises KeyboardInterrupt with what the table lacks.
+    """
     kinds = rows[rows["operator"] == "attention"].groupby(["prefills", "decodes"]).ngroups
     if kinds < LEAST_ATTENTION_KINDS:
         return
-    _tell(options, "fitting the attention kernel's schedule")
-    table = read_table(options.out)
-    write_table(options.out, rows, replace(metadata, attention_model=fit_table(table)))
+    try:
+        fitted = fit_aloud(read_table(options.out), "profile-gpu", options.quiet)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(
+            f"all points are in {options.out}, but without the constants of its attention kernel, so prices of"
+            " attention are a guess; --resume fits them"
+        ) from None
+    write_table(options.out, rows, replace(metadata, attention_model=fitted))
 
 
 def _require_writable(options: Options) -> None:

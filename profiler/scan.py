@@ -123,7 +123,7 @@ class Scan:
         linear = [self.stairs[name] for name in LINEAR_OPERATORS]
         jumps: dict[int, float] = {}
         for stairs in linear:
-            for cliff in stairs.cliffs():
+            for cliff in stairs.cliffs(least_rounds=2):
                 jump = abs(cliff.growth) * stairs.times[cliff.tokens]
                 jumps[cliff.tokens] = jumps.get(cliff.tokens, 0.0) + jump
         shares = {n: jump / sum(_near(stairs, n) for stairs in linear) for n, jump in jumps.items()}

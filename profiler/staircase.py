@@ -88,9 +88,14 @@ class Staircase:
             return None
         return max(candidates, key=lambda scored: scored[0])[1]
 
-    def cliffs(self) -> list[Cliff]:
-        """The steps compared at least twice, with their 95 % intervals, ascending; without those that say nothing."""
-        found = {tokens: self._cliff(tokens) for tokens, rounds in self.rounds.items() if len(rounds) > 1}
+    def cliffs(self, least_rounds: int | None = None) -> list[Cliff]:
+        """The steps compared in so many rounds, `aims.least_rounds` if nothing is said, with their 95 % intervals.
+
+        Ascending; without those that say nothing. Time may be over before a step has its rounds: two that agree by
+        chance would pass for a narrow interval.
+        """
+        least = least_rounds or self.aims.least_rounds
+        found = {tokens: self._cliff(tokens) for tokens, rounds in self.rounds.items() if len(rounds) >= least}
         known = sorted({**self.finished, **found}.items())
         return [cliff for _, cliff in known if cliff.error <= max(abs(cliff.growth), 3 * self.aims.precision)]
 

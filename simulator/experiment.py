@@ -13,11 +13,12 @@ from annotated_types import Ge, Gt, Le
 
 from simulator.bundled import bundled_roots, resolve
 from simulator.core import Policy, Surroundings
-from simulator.cost_table import CostTable, Gpu, find_table, load_gpu, table_names
+from simulator.cost_table import CostTable, Gpu, load_gpu
 from simulator.costs import LinearCosts, StepCosts
 from simulator.errors import InputError, nearest
 from simulator.files import similar_file
 from simulator.models import ModelShape, load_model, model_names
+from simulator.named_tables import find_table, table_names
 from simulator.plugins import make_policy
 from simulator.policy_runs import PolicyRun, apply_settings, complete_options, resolve_policies
 from simulator.table_costs import TableCosts

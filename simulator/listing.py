@@ -58,7 +58,8 @@ def _setting(name: str) -> tuple[str, dict[str, Any]]:
 
 
 def _costs() -> Table:
-    from simulator.cost_table import read_metadata, table_names
+    from simulator.cost_table import read_metadata
+    from simulator.named_tables import table_names
 
     table = _table("costs (= the same table)", "GPU", "model", "TP", "attention", "measured")
     names: dict[Path, list[str]] = {}

@@ -55,7 +55,7 @@ Exit status: 0 done, 2 the input is wrong, 1 anything else.
 def price_batches(batches: Path, costs: str, out: Path, tensor: int | None, force: bool, quiet: bool) -> None:
     """Price batches from a cost table, each as one step, exactly as simulate-trace does."""
     from simulator.batch_file import read_batches
-    from simulator.cost_table import find_table
+    from simulator.named_tables import find_table
     from simulator.table_costs import TableCosts
 
     file = read_batches(batches)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from simulator.errors import InputError
+from profiler.options import exit_statuses
+from simulator import __version__
 
 HELP = """Build a cost table for a GPU that you do not have.
 
@@ -18,7 +19,8 @@ SOURCE is one of:
   FOLDER          measurements in Vidur's format: mlp.csv and, if it is there, attention.csv
 
 simulate-trace reads the table as it reads a measured one. The YAML beside it says where the times come from; rows
-with 0 repeats were not measured but come from the model, in the other two kinds of tables, too.
+with 0 repeats were not measured but come from the model, in the other two kinds of tables, too. Most of the half
+minute goes into fitting the attention kernel's schedule to the rows.
 
 \b
 Examples:
@@ -46,15 +48,13 @@ Exit status: 0 done; 2 the input is wrong, with one message; 1 anything else.
               help="Whose kernels, of aiconfigurator.  [default: the one with most token counts]")  # fmt: skip
 @click.option("--out", metavar="PATH.csv", help="The table.  [default: MODEL-GPU.csv, with --tp N MODEL-GPU@tpN.csv]")
 @click.option("--force", is_flag=True, help="Overwrite an existing table.")
-@click.option("--quiet", is_flag=True, help="No summary.")
+@click.option("--quiet", is_flag=True, help="No progress and no summary.")
+@click.version_option(__version__, prog_name="import-costs")
 def main(**options: str | int | bool | None) -> None:
     from profiler.imports.run import Options, import_costs  # pandas and duckdb are not for --help
 
-    try:
+    with exit_statuses("import-costs"):
         import_costs(Options(**options, command=_command()))  # type: ignore[arg-type]
-    except InputError as error:
-        click.echo(f"import-costs: {error}", err=True)
-        sys.exit(2)
 
 
 def _command() -> str:

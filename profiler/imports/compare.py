@@ -21,8 +21,9 @@ from profiler.imports.roofline import products
 from profiler.imports.silicon import Silicon
 from profiler.imports.silicon_source import SiliconSource
 from profiler.imports.table import roofline_of
-from simulator.cost_table import CostTable, find_table
+from simulator.cost_table import CostTable
 from simulator.errors import InputError
+from simulator.named_tables import find_table
 
 LEAST, MOST = 4096, 16384
 RANGES = ((1, 64), (65, 512), (513, 2049), (2050, 16384))

@@ -11,8 +11,8 @@ import yaml
 from profiler.grid import LINEAR_OPERATORS, Point
 from profiler.imports.datasheet import Hardware
 from profiler.imports.roofline import Roofline
-from simulator.cost_table import find_table
 from simulator.models import ModelShape
+from simulator.named_tables import find_table
 from simulator.validation import parse
 
 PUBLISHED = Path(__file__).with_name("published.yaml")

@@ -38,7 +38,7 @@ def import_costs(options: Options) -> None:
     shape, hardware = load_model(options.model), load_hardware(options.gpu)
     path = _writable(options, shape)
     source = _source(options, shape, hardware)
-    rows = write_import(path, source, shape, options.tp, hardware, options.command)
+    rows = write_import(path, source, shape, options.tp, hardware, options.command, options.quiet)
     if options.quiet:
         return
     modelled = int((rows["repeats"] == 0).sum())

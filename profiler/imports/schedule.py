@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from profiler.fit import fit_table
+from profiler.fit import fit_aloud
 from simulator.cost_table import CostTable, TableMetadata
 
 NOT_FITTED = "the attention kernel's schedule could not be fitted to the rows; its constants are a guess from a few"
@@ -15,8 +15,11 @@ FITTED = (
 )
 
 
-def with_attention_model(rows: pd.DataFrame, metadata: TableMetadata) -> TableMetadata:
-    """`metadata` with `attention_model`, or with a note where there is none to be had. Some seconds."""
+def with_attention_model(rows: pd.DataFrame, metadata: TableMetadata, quiet: bool = True) -> TableMetadata:
+    """`metadata` with `attention_model`, or with a note where there is none to be had. Some tens of seconds.
+
+    Unless `quiet` the progress is shown.
+    """
     attention = rows[rows["operator"] == "attention"]
     decodes, chunks = attention["decodes"] > 0, attention["prefills"] > 0
     kinds = (decodes & ~chunks, ~decodes & (attention["prefills"] == 1), decodes & chunks)
@@ -24,7 +27,7 @@ def with_attention_model(rows: pd.DataFrame, metadata: TableMetadata) -> TableMe
         return replace(metadata, notes=(*metadata.notes, NOT_FITTED))
     table = CostTable("", {str(name): rows[name].to_numpy() for name in rows}, metadata, "")
     try:
-        times = fit_table(table)
+        times = fit_aloud(table, "import-costs", quiet)
     except np.linalg.LinAlgError:  # rows that say nothing of the constants
         return replace(metadata, notes=(*metadata.notes, NOT_FITTED))
     return replace(metadata, attention_model=times, notes=(*metadata.notes, FITTED))

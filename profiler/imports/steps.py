@@ -13,8 +13,9 @@ from statistics import median, quantiles
 import click
 import numpy as np
 
-from simulator.cost_table import CostTable, find_table
+from simulator.cost_table import CostTable
 from simulator.errors import InputError
+from simulator.named_tables import find_table
 from simulator.table_costs import TableCosts
 
 KINDS = ("prefill", "decode", "hybrid")

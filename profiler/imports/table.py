@@ -144,9 +144,18 @@ def make_rows(source: PriceSource) -> pd.DataFrame:
 
 
 def write_import(
-    path: Path, source: PriceSource, shape: ModelShape, tensor_parallel: int, hardware: Hardware, command: str
+    path: Path,
+    source: PriceSource,
+    shape: ModelShape,
+    tensor_parallel: int,
+    hardware: Hardware,
+    command: str,
+    quiet: bool = True,
 ) -> pd.DataFrame:
-    """Write the table of `source` and its sidecar; returns the rows. `shape` is the whole model's."""
+    """Write the table of `source` and its sidecar; returns the rows. `shape` is the whole model's.
+
+    Unless `quiet` the progress of what takes long is shown.
+    """
     rows = make_rows(source)
     notes = list(source.notes())
     if source.kind != "modelled" and (rows["repeats"] == 0).any():
@@ -169,7 +178,7 @@ def write_import(
         notes=tuple(notes),
         source=source.kind,
     )
-    write_table(path, rows, with_attention_model(rows, metadata))
+    write_table(path, rows, with_attention_model(rows, metadata, quiet))
     return rows
 
 

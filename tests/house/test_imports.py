@@ -47,8 +47,3 @@ def test_without_plots_and_page_no_plotting_library_is_loaded(loaded):
     """It would cost a second."""
     options = ["--limit", "5", "--out", "out", "--no-plots", "--no-report", "--quiet"]
     assert "matplotlib" not in loaded("experiment.yaml", *options)
-
-
-def test_help_loads_nothing_heavy(loaded):
-    """It answers at once."""
-    assert not {"pandas", "numpy", "matplotlib", "pydantic", "duckdb"} & loaded("--help")

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profiler.fit import fit_kernel, fit_table, replayed_us
+from profiler.fit import MOST_ROUNDS, fit_aloud, fit_kernel, fit_table, replayed_us
 from simulator.attention.calls import MeasuredCall, guess_times
 from simulator.attention.surfaces import PrefillSurface
 from simulator.cost_table import read_table
@@ -68,3 +68,17 @@ def test_a_fit_is_kept_in_the_sidecar(tmp_path: Path) -> None:
     assert table.metadata.attention_model == fitted
     guessed = TableCosts(replace(table, metadata=metadata()))
     assert TableCosts(table).step_ns(16, 16 * 500, 900, [(0, 64)]) != guessed.step_ns(16, 16 * 500, 900, [(0, 64)])
+
+
+def test_progress_of_a_fit_is_said_unless_quiet(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rounds count up to fewer than the most there can be; nothing is said with quiet."""
+    monkeypatch.setattr("profiler.progress.LINE_EVERY_S", 0.0)
+    table = read_table(write_small_table(tmp_path))
+    assert fit_aloud(table, "import-costs", quiet=False) == fit_aloud(table, "import-costs", quiet=True)
+    first, *lines = capsys.readouterr().err.splitlines()
+    assert first == "import-costs: fitting the attention kernel's schedule"
+    done = [int(line.split(" of ")[0]) for line in lines]
+    assert done == sorted(set(done))
+    assert 3 <= len(done) <= MOST_ROUNDS > done[-1]

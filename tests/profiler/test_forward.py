@@ -173,20 +173,31 @@ BATCHES = [
 def test_the_cache_holds_the_largest_batch(tmp_path):
     """Each sequence in whole pages."""
     room = Room(TINY, 4, 16, "cpu")
-    assert cache_pages(room, BATCHES, 10**9, tmp_path) == 11
-    assert cache_pages(room, BATCHES, 10**9, tmp_path, least=12) == 12
+    assert cache_pages(room, BATCHES, 10**9, tmp_path) == (11, BATCHES, {})
+    assert cache_pages(room, BATCHES, 10**9, tmp_path, least=12) == (12, BATCHES, {})
     assert [longest(batch) for batch in BATCHES] == [16, 120, 33]
     scheduled = scheduled_of(BATCHES[1])
     assert sum(map(len, share_pages(scheduled, 16, range(11)))) == 11
 
 
-def test_too_little_memory_names_the_batch_and_what_fits(tmp_path):
-    """A page less than the largest needs: the message says which batch, where, and the next limit."""
+def test_batches_that_do_not_fit_are_left_out_with_the_reason(tmp_path):
+    """A byte less than the largest needs: the cache is that of the next, and the others stay in their order."""
     room = Room(TINY, 4, 16, "cpu")
     enough = room.fixed_bytes(BATCHES) + 11 * room.page_bytes + room.step_bytes(BATCHES[1])
-    assert cache_pages(room, BATCHES, enough, tmp_path) == 11
-    with pytest.raises(InputError, match=r'b.jsonl, line 2, batch "large": .* --max-kv-tokens 48 leaves out'):
-        cache_pages(room, BATCHES, enough - 1, tmp_path / "b.jsonl")
+    assert cache_pages(room, BATCHES, enough, tmp_path)[0] == 11
+    pages, fitting, left_out = cache_pages(room, BATCHES, enough - 1, tmp_path)
+    assert (pages, [batch.id for batch in fitting]) == (3, ["small", "middle"])
+    assert list(left_out) == ["large"]
+    assert left_out["large"].startswith("too little memory: it needs 0.0 GiB of KV cache and ")
+
+
+def test_where_nothing_fits_the_smallest_batch_is_named(tmp_path):
+    """A byte less than it needs: line and id; with no room for the weights, or for --verify, the model."""
+    room = Room(TINY, 4, 16, "cpu")
+    enough = room.fixed_bytes(BATCHES[:1]) + room.page_bytes + room.step_bytes(BATCHES[0])
+    assert list(cache_pages(room, BATCHES[:2], enough, tmp_path)[2]) == ["large"]
+    with pytest.raises(InputError, match=r'b.jsonl, line 1, batch "small": too little memory: .* no batch is smaller'):
+        cache_pages(room, BATCHES[:2], enough - 1, tmp_path / "b.jsonl")
     with pytest.raises(InputError, match="--model: too little memory: the weights of tiny"):
         cache_pages(room, BATCHES, room.weight_bytes, tmp_path)
     with pytest.raises(InputError, match="--model: too little memory"):

@@ -14,7 +14,8 @@ from profiler.grid import Point
 from profiler.plots import FIGURES, write_plots
 from profiler.sweep import Measured, row_of
 from profiler.timing import Timing
-from simulator.cost_table import find_table, read_table, write_table
+from simulator.cost_table import read_table, write_table
+from simulator.named_tables import find_table
 from tests.profiler.staircases import linear_rows
 from tests.profiler.test_sweep import METADATA
 

@@ -122,13 +122,25 @@ def test_noise_that_looks_like_a_step_is_refuted():
 
 
 def test_an_interval_that_says_nothing_is_no_cliff():
-    """Two rounds of 1 and 5 %: 3 ± 25 %. Two of 20 and 21 %: 20.5 ± 6 %."""
+    """Rounds of 1, 3 and 5 %: 3 ± 5 %. Of 20, 20.5 and 21 %: 20.5 ± 1.2 %."""
     found = Staircase("mlp", times={64: 1.0, 65: 1.0, 128: 1.0, 129: 1.2})
-    for tokens, growth in ((64, 0.01), (64, 0.05), (128, 0.20), (128, 0.21)):
+    for tokens, growth in ((64, 0.01), (64, 0.03), (64, 0.05), (128, 0.20), (128, 0.205), (128, 0.21)):
         found.learn_round(tokens, growth)
     [cliff] = found.cliffs()
     assert (cliff.tokens, cliff.growth) == (128, pytest.approx(0.205))
-    assert cliff.error == pytest.approx(12.706 * 0.005)
+    assert cliff.error == pytest.approx(4.303 * 0.005 / 3**0.5)
+
+
+def test_a_pair_whose_rounds_were_cut_short_is_no_cliff():
+    """Two rounds that agree by chance have a narrow interval, which the third need not confirm."""
+    stairs = Staircase("lm_head", frozenset())
+    for growth in (0.0968, 0.0969):
+        stairs.learn_round(831, growth)
+    assert stairs.cliffs() == []
+    stairs.learn_round(831, 0.085)
+    [cliff] = stairs.cliffs()
+    assert (cliff.tokens, cliff.rounds) == (831, 3)
+    assert cliff.error > 0.01
 
 
 def test_a_wanted_pair_is_compared_whatever_its_size():

@@ -9,9 +9,10 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.cost_table import Cliff, find_table, read_table, write_table
+from simulator.cost_table import Cliff, read_table, write_table
 from simulator.costs import LinearCosts
 from simulator.errors import InputError
+from simulator.named_tables import find_table
 from simulator.table_costs import TableCosts
 from tests.simulator.attention.tiles import FA2_TIMES
 from tests.simulator.tables import (

@@ -2,8 +2,8 @@
 
 import pytest
 
-from simulator.cost_table import table_names
 from simulator.listing import print_listing
+from simulator.named_tables import table_names
 
 
 def listed(what: str, capsys: pytest.CaptureFixture[str]) -> list[str]:

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from simulator import cost_table
-from simulator.cost_table import find_table, read_metadata, split_degree, table_names
+from simulator import named_tables
+from simulator.cost_table import read_metadata
 from simulator.errors import InputError
 from simulator.experiment import Experiment, as_yaml_keys, resolve_experiment
+from simulator.named_tables import find_table, split_degree, table_names
 from simulator.table_costs import TableCosts
 from tests.simulator.conftest import LINEAR, Simulate
 from tests.simulator.tables import GPU, SHAPE, write_small_table
@@ -23,9 +24,9 @@ def named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "gpu"
     folder.mkdir()
     paths = [write_small_table(folder, f"{name}.csv", tensor_parallel=degree) for name, degree in SHIPPED.items()]
-    found: Callable[..., list[Path]] = cost_table.bundled_files
+    found: Callable[..., list[Path]] = named_tables.bundled_files
     ours = lambda package, folder, pattern: paths if folder == "tables" else found(package, folder, pattern)  # noqa: E731
-    monkeypatch.setattr(cost_table, "bundled_files", ours)
+    monkeypatch.setattr(named_tables, "bundled_files", ours)
 
 
 def refused(name: str, tensor: int | None) -> str:
@@ -97,7 +98,7 @@ def test_shipped_tables_are_named_after_their_degree() -> None:
         stem, degree = split_degree(name)
         assert made.tensor_parallel == (degree or 1), name
         kernel = stem.partition("@")[2]
-        assert kernel in ("", cost_table.SHORT_BACKENDS[made.attention.backend]), name
+        assert kernel in ("", named_tables.SHORT_BACKENDS[made.attention.backend]), name
 
 
 @pytest.mark.usefixtures("here")

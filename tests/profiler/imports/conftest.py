@@ -21,7 +21,7 @@ def import_costs(tmp_path, monkeypatch, request):
     """
     model = write_model(tmp_path)
     if "fitted" not in request.fixturenames:
-        monkeypatch.setattr("profiler.imports.table.with_attention_model", lambda _rows, metadata: metadata)
+        monkeypatch.setattr("profiler.imports.table.with_attention_model", lambda _rows, metadata, _quiet: metadata)
 
     def run(*options, model=model, out=tmp_path / "table.csv"):
         where = [] if out is None else ["--out", str(out)]

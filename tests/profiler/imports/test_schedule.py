@@ -6,8 +6,8 @@ import pytest
 from profiler.imports.datasheet import load_hardware
 from profiler.imports.schedule import FITTED, NOT_FITTED, with_attention_model
 from profiler.imports.table import DatasheetSource, make_rows, roofline_of
-from simulator.cost_table import find_table
 from simulator.models import load_model
+from simulator.named_tables import find_table
 from simulator.table_costs import attention_prices
 from tests.simulator.tables import metadata
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from profiler.imports.steps import KINDS, differences, line
-from simulator.cost_table import find_table
 from simulator.errors import InputError
+from simulator.named_tables import find_table
 
 TABLE = find_table("h200/llama-3.1-8b")
 
