@@ -1,10 +1,12 @@
 """Files of batches: what is read, and every mistake as one message with file, line and key."""
 
+import hashlib
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
-from simulator.batch_file import ListedBatch, read_batches
+from simulator.batch_file import MOST_BYTES, ListedBatch, read_batches
 from simulator.errors import InputError
 
 GOOD = '{"id": "b1", "prefills": [[0, 64], [512, 3]], "decodes": [1, 121]}'
@@ -93,7 +95,37 @@ def test_files_without_batches(tmp_path: Path) -> None:
         (write(tmp_path, ""), "no batches; a line is"),
         (tmp_path / "none.jsonl", "No such file"),
         (tmp_path, "directory"),
-        (tmp_path / "binary", "not a text file"),
+        (tmp_path / "binary", "line 1: not a text file"),
     ):
         with pytest.raises(InputError, match=expected):
             read_batches(path)
+
+
+def test_the_longest_line(tmp_path: Path) -> None:
+    """So many bytes with the line's end are read; one more is refused by its number, whatever the line holds."""
+    spaces = " " * (MOST_BYTES - 1 - len(GOOD))
+    fits = write(tmp_path, GOOD.replace("b1", "b2"), GOOD + spaces)
+    assert [batch.id for batch in read_batches(fits).batches] == ["b2", "b1"]
+    with pytest.raises(InputError, match=f"line 2: longer than {MOST_BYTES} bytes"):
+        read_batches(write(tmp_path, GOOD.replace("b1", "b2"), GOOD + spaces + " "))
+
+
+def test_a_line_that_is_too_long_is_not_read_to_its_end(tmp_path: Path) -> None:
+    """A file of 64 MB without a line's end costs no more memory than the longest line."""
+    path = tmp_path / "batches.jsonl"
+    with path.open("wb") as file:
+        file.truncate(64 * 2**20)
+    tracemalloc.start()
+    try:
+        with pytest.raises(InputError, match="line 1: longer than"):
+            read_batches(path)
+        assert tracemalloc.get_traced_memory()[1] < 8 * MOST_BYTES
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_hash_is_that_of_the_file(tmp_path: Path) -> None:
+    """Byte for byte, marks, blank lines and a last line without an end included: --resume goes by it."""
+    path = tmp_path / "batches.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + GOOD.encode() + b"\r\n\n" + GOOD.replace("b1", "b\u00e92").encode())
+    assert read_batches(path).sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
