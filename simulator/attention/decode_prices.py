@@ -19,6 +19,10 @@ Piece = tuple[float, float, float]
 
 _EXACT_SPLIT = 48  # where the whole batch is split or not, each number of decodes counts
 _LAST = len(EXCESSES) - 2
+_EQUAL = -1
+
+_Fan = tuple[float, float, float, float, float, int]
+"""A piece, how its constant and slope grow with the excess, and the excess from which on they do."""
 
 
 class DecodePrices:
@@ -36,33 +40,36 @@ class DecodePrices:
         self._scale, self._fixed = scale, fixed
         self._exact = _EXACT_SPLIT if kernel.alone.uniform_splits else 16
         self._replayed: dict[tuple[int, int, int], float] = {}
-        self._lines: dict[tuple[int, int], tuple[list[int], list[Piece | None]]] = {}
+        self._bounds: dict[int, list[int]] = {}
+        self._fans: dict[tuple[int, int, int], _Fan] = {}
 
     def piece(self, decodes: int, context: int, longest: int) -> Piece:
         """Of `decodes` decodes whose contexts sum to `context`, and as they all grow alike."""
-        excess = longest * decodes - context  # of all: an integer, so that it stays exactly the same
-        if excess <= 0:
-            return self._piece(decodes, 0, context)
-        low = min(bisect_right(EXCESSES, excess // decodes) - 1, _LAST)
-        constant, slope, until = self._piece(decodes, low, context)
-        upper_constant, upper_slope, _ = self._piece(decodes, low + 1, context)
-        share = (excess - decodes * EXCESSES[low]) / (decodes * (EXCESSES[low + 1] - EXCESSES[low]))
-        return constant + share * (upper_constant - constant), slope + share * (upper_slope - slope), until
-
-    def _piece(self, decodes: int, excess: int, context: int) -> Piece:
-        """The same where the longest exceeds the mean by `EXCESSES[excess]`."""
-        line = self._lines.get((decodes, excess))
-        if line is None:
+        bounds = self._bounds.get(decodes)
+        if bounds is None:
             count = count_class(decodes, self._exact)
-            line = self._lines[decodes, excess] = [count * mean for mean in MEANS], [None] * (len(MEANS) + 1)
-        bounds, pieces = line
+            bounds = self._bounds[decodes] = [count * mean for mean in MEANS]
         place = bisect_right(bounds, context)
-        piece = pieces[place]
-        if piece is None:
-            piece = pieces[place] = self._make_piece(decodes, excess, place)
-        return piece
+        excess = longest * decodes - context  # of all: an integer, so that it stays exactly the same
+        low = min(bisect_right(EXCESSES, excess // decodes) - 1, _LAST) if excess > 0 else _EQUAL
+        fan = self._fans.get((decodes, place, low))
+        if fan is None:
+            fan = self._fans[decodes, place, low] = self._fan(decodes, place, low)
+        constant, slope, until, of_constant, of_slope, start = fan
+        above = excess / decodes - start
+        return constant + above * of_constant, slope + above * of_slope, until
 
-    def _make_piece(self, decodes: int, excess: int, place: int) -> Piece:
+    def _fan(self, decodes: int, place: int, low: int) -> _Fan:
+        constant, slope, until = self._piece(decodes, max(low, 0), place)
+        if low == _EQUAL:
+            return constant, slope, until, 0.0, 0.0, 0
+        upper_constant, upper_slope, _ = self._piece(decodes, low + 1, place)
+        start = EXCESSES[low]
+        gap = EXCESSES[low + 1] - start
+        return constant, slope, until, (upper_constant - constant) / gap, (upper_slope - slope) / gap, start
+
+    def _piece(self, decodes: int, excess: int, place: int) -> Piece:
+        """Of contexts whose longest exceeds the mean by `EXCESSES[excess]`."""
         count, low = count_class(decodes, self._exact), min(max(place - 1, 0), len(MEANS) - 2)
         first, second = (self._at(count, excess, end) for end in (low, low + 1))
         slope = max((second - first) / (count * (MEANS[low + 1] - MEANS[low])), 0.0)
