@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from profiler.cliffs import LAYER, curve, described, find_cliffs, is_clear
+from profiler.cliffs import LAYER, curve, described, find_cliffs, interval_of, is_clear
 from profiler.grid import LINEAR_OPERATORS
-from simulator.cost_table import TOKEN_OPERATORS, Cliff, TableMetadata
+from simulator.cost_table import TOKEN_OPERATORS, Cliff, Source, TableMetadata
 from simulator.trace import Floats
 
 LIMITS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)
@@ -26,7 +26,7 @@ def answer(rows: pd.DataFrame, metadata: TableMetadata, decodes: int) -> list[st
     """The lines that `profile-gpu` ends with: the cliffs, a chunk for so many `decodes`, and good totals of tokens."""
     cliffs = find_cliffs(rows, metadata.cliffs)
     layer = [cliff for cliff in cliffs if cliff.operator == LAYER and cliff.tokens >= SMALLEST_TOKENS]
-    lines = _cliff_lines(layer)
+    lines = _cliff_lines(layer, metadata.source)
     heads = [cliff for cliff in cliffs if cliff.operator == "lm_head" and is_clear(cliff)]
     if heads:
         lines.append(f"  LM head: {described(_largest(heads), 'sequences')}")
@@ -56,19 +56,16 @@ def _largest(cliffs: Sequence[Cliff]) -> Cliff:
     return max(cliffs, key=lambda cliff: abs(cliff.growth))
 
 
-def _cliff_lines(layer: list[Cliff]) -> list[str]:
+def _cliff_lines(layer: list[Cliff], source: Source) -> list[str]:
     if not layer:
         return ["No two neighbours were measured of all matrix products, so nothing is said about cliffs."]
     clear = sorted((cliff for cliff in layer if is_clear(cliff)), key=lambda cliff: -abs(cliff.growth))
     compared = sum(cliff.rounds > 0 for cliff in layer)
-    how = (
-        f"{compared} of them compared in turn, ± is the 95 % interval"
-        if compared
-        else "± is the spread of separate measurements"
-    )
+    how = (f"{compared} of them compared in turn, " if compared else "") + interval_of(layer, source)
     lines = [
         f"The matrix products of a layer, {len(layer)} steps from t to t + 1 tokens ({how}):"
-        f" {len(clear)} stand out of the noise, {sum(cliff.growth < 0 for cliff in clear)} of them downward."
+        f" {len(clear)} {'are 2 % or more' if source == 'modelled' else 'stand out of the noise'},"
+        f" {sum(cliff.growth < 0 for cliff in clear)} of them downward."
     ]
     lines += [f"  {described(cliff)}" for cliff in clear[:LISTED]]
     famous = next((cliff for cliff in layer if cliff.tokens == 256), None)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from profiler.grid import LINEAR_OPERATORS
-from simulator.cost_table import Cliff
+from simulator.cost_table import Cliff, Source
 
 LAYER = "layer"  # the linear operators of a layer together
 SCANNED_OPERATORS = (*LINEAR_OPERATORS, "lm_head")
@@ -18,6 +18,15 @@ SCANNED_OPERATORS = (*LINEAR_OPERATORS, "lm_head")
 def is_clear(cliff: Cliff) -> bool:
     """Larger than 2 % and than its interval; than three times the interval if that is a mere spread."""
     return abs(cliff.growth) > max((1 if cliff.rounds else 3) * cliff.error, 0.02)
+
+
+def interval_of(cliffs: Sequence[Cliff], source: Source) -> str:
+    """What the intervals of a table's cliffs are."""
+    if source == "modelled":
+        return "modelled, not measured"
+    if any(cliff.rounds for cliff in cliffs):
+        return "± is the 95 % interval"
+    return "± is the spread of separate measurements" + ("" if source == "measured" else " of others")
 
 
 def described(cliff: Cliff, unit: str = "tokens") -> str:

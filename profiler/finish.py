@@ -35,5 +35,6 @@ def report(name: str, decodes: int, plots: Path | None, no_plots: bool, quiet: b
     table = find_table(name)
     path = Path(name) if Path(name).is_file() else Path(Path(name).name)
     origin = table.metadata.origin
-    remarks = [f"note: {origin}; what is said of spread and noise above is not measured"] if origin else []
+    rounding = "; ± 1 % above is rounding" if table.metadata.source == "modelled" else ""
+    remarks = [f"note: {origin}{rounding}"] if origin else []
     finish(table, decodes, None if no_plots else plots or folder_of(path), quiet, remarks)

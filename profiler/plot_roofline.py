@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from profiler.plot_axes import LOOKS, NAMES, plain_log_axis
 from profiler.roofline import with_work
-from simulator.cost_table import CostTable
+from simulator.cost_table import CostTable, Source
 from simulator.report.style import INK, new_figure, no_data
 from simulator.report.wording import significant
 
@@ -42,7 +42,7 @@ def draw_roofline(table: CostTable, subtitle: str) -> Figure:
             )
     plain_log_axis(axes.xaxis, (1, 3))
     plain_log_axis(axes.yaxis, (1, 3))
-    _ceilings(axes, rows)
+    _ceilings(axes, rows, table.metadata.source)
     axes.set(xlabel="Arithmetic intensity (FLOP per byte)", ylabel="TFLOP/s")
     axes.legend(loc="lower right", markerscale=1.8, handlelength=1.2)
     return figure
@@ -65,16 +65,16 @@ def ceilings(rows: pd.DataFrame) -> tuple[float, float]:
     return float(rows["tflops"].quantile(FAST)), float(moving["tbytes"].quantile(FAST))
 
 
-def _ceilings(axes: Axes, rows: pd.DataFrame) -> None:
+def _ceilings(axes: Axes, rows: pd.DataFrame, source: Source) -> None:
     compute, bandwidth = ceilings(rows)
     low, high = float(rows["intensity"].min()) / 1.3, float(rows["intensity"].max()) * 1.3
     ridge = compute / bandwidth
     x = np.array(sorted({low, min(max(ridge, low), high), high}))
     axes.plot(x, np.minimum(bandwidth * x, compute), color=INK, lw=1.2, zorder=3)
     axes.set_xlim(low, high)
-    axes.set_ylim(float(rows["tflops"].quantile(0.002)) / 1.5, compute * 2.2)
+    axes.set_ylim(float(rows["tflops"].min()) / 1.5, compute * 2.2)
     text = (
-        f"measured here: {significant(compute)} TFLOP/s, {significant(bandwidth)} TB/s,"
+        f"{source}: {significant(compute)} TFLOP/s, {significant(bandwidth)} TB/s,"
         f" which meet at {significant(ridge)} FLOP per byte"
     )
     axes.annotate(text, (0.01, 0.985), xycoords="axes fraction", va="top", color=INK)

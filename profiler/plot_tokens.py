@@ -8,13 +8,13 @@ from matplotlib.figure import Figure
 from profiler.cliffs import LAYER, find_cliffs, is_clear
 from profiler.grid import LINEAR_OPERATORS
 from profiler.plot_axes import LOOKS, NAMES, legend_below, plain_log_axis, tokens_axis
+from profiler.plot_labels import label_above
 from profiler.roofline import with_work
 from simulator.cost_table import Cliff, CostTable
-from simulator.report.style import INK, MUTED, new_figure, no_data
+from simulator.report.style import MUTED, laid_out, new_figure, no_data
 
 WIDTH, HEIGHT = 10.4, 7.2
 LABELLED = 8  # cliffs whose size is written beside them
-APART = 0.09  # of the axis' logarithmic length, so that labels do not overlap
 
 
 def draw_tokens(table: CostTable, subtitle: str) -> Figure:
@@ -47,9 +47,12 @@ def draw_tokens(table: CostTable, subtitle: str) -> Figure:
     lower.set_ylim(0, max(float(own.max()) for own in rates.values()) * 1.12)
     upper.set_ylabel("Time of a layer (µs)")
     lower.set_ylabel("Efficiency (TFLOP/s)")
-    lower.set_xlabel("Tokens of the step (vertical lines: cliffs; dotted where one token more is cheaper)")
-    _mark(upper, lower, [cliff for cliff in find_cliffs(rows, table.metadata.cliffs) if cliff.operator == LAYER])
+    lower.set_xlabel(
+        "t, tokens of the step (vertical lines: cliffs from t to t + 1; dotted where one token more is cheaper)"
+    )
     legend_below(lower, 4)
+    laid_out(figure)
+    _mark(upper, lower, [cliff for cliff in find_cliffs(rows, table.metadata.cliffs) if cliff.operator == LAYER])
     return figure
 
 
@@ -67,27 +70,9 @@ def _sum(parts: dict[str, "pd.Series[float]"], tokens: list[int]) -> "pd.Series[
 def _mark(upper: Axes, lower: Axes, cliffs: list[Cliff]) -> None:
     """A line at each clear cliff, solid upward, dotted downward; the largest with their sizes."""
     low, high = upper.get_xlim()
-    clear = sorted(
-        (cliff for cliff in cliffs if is_clear(cliff) and low < cliff.tokens < high),
-        key=lambda cliff: -abs(cliff.growth),
-    )
-    labelled: list[float] = []
+    clear = [cliff for cliff in cliffs if is_clear(cliff) and low < cliff.tokens < high]
     for cliff in clear:
         for axes in (upper, lower):
             style = "solid" if cliff.growth > 0 else "dotted"
             axes.axvline(cliff.tokens + 0.5, color=MUTED, linestyle=style, lw=0.7, zorder=0.5)
-        place = np.log2(cliff.tokens / low) / np.log2(high / low)
-        if len(labelled) < LABELLED and all(abs(place - other) > APART for other in labelled):
-            labelled.append(float(place))
-            text = f"{cliff.tokens}→{cliff.tokens + 1}\n{cliff.growth * 100:+.0f} %"
-            upper.annotate(
-                text,
-                (cliff.tokens + 0.5, 1.0),
-                (0, 1),
-                xycoords=("data", "axes fraction"),
-                textcoords="offset points",
-                ha="center",
-                va="bottom",
-                fontsize=7.5,
-                color=INK,
-            )
+    label_above(upper, clear, LABELLED)

@@ -9,7 +9,7 @@ from profiler.plot_attention import draw_attention
 from profiler.plot_cliffs import draw_cliffs
 from profiler.plot_roofline import draw_roofline
 from profiler.plot_tokens import draw_tokens
-from simulator.cost_table import CostTable
+from simulator.cost_table import CostTable, Source
 from simulator.errors import InputError
 from simulator.report.style import save, styled
 
@@ -21,13 +21,20 @@ FIGURES: dict[str, Callable[[CostTable, str], Figure]] = {
 }
 
 
+ORIGINS: dict[Source, str] = {
+    "measured": "",
+    "imported": "; times imported from measurements of others",
+    "modelled": "; times modelled, not measured",
+}
+
+
 def write_plots(table: CostTable, folder: Path) -> list[Path]:
     """Draw every figure into `folder` and return the files, PNG before SVG. Raises InputError if that cannot be."""
     metadata = table.metadata
     shards = f", one of {metadata.tensor_parallel} GPUs" if metadata.tensor_parallel > 1 else ""
     subtitle = (
         f"{metadata.model.name} on {metadata.gpu.name}{shards}, {metadata.dtype},"
-        f" {metadata.attention.backend} {metadata.attention.version}"
+        f" {metadata.attention.backend} {metadata.attention.version}{ORIGINS[metadata.source]}"
     )
     try:
         folder.mkdir(parents=True, exist_ok=True)

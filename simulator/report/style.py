@@ -108,11 +108,16 @@ def no_data(axes: Axes) -> None:
     axes.text(0.5, 0.5, "no data", transform=axes.transAxes, ha="center", va="center", color=MUTED, style="italic")
 
 
-def save(figure: Figure, folder: Path, stem: str) -> list[Path]:
-    """`stem`.png and `stem`.svg in `folder`; the same figure gives the same bytes."""
+def laid_out(figure: Figure) -> None:
+    """Place the figure's axes as they will be saved, for who needs to know where something lies."""
     engine = figure.get_layout_engine()
     assert engine is not None
     engine.execute(figure)
+
+
+def save(figure: Figure, folder: Path, stem: str) -> list[Path]:
+    """`stem`.png and `stem`.svg in `folder`; the same figure gives the same bytes."""
+    laid_out(figure)
     figure.set_layout_engine("none")  # placed once, alike in both files
     png, svg = folder / f"{stem}.png", folder / f"{stem}.svg"
     agg: Any = FigureCanvasAgg(figure)

@@ -3,19 +3,27 @@
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner
 
+from profiler.answer import answer
 from profiler.cli import main
+from profiler.cliffs import LAYER, find_cliffs
 from profiler.finish import folder_of
 from profiler.grid import Point
+from profiler.plot_cliffs import PANELS, draw_cliffs
+from profiler.plot_labels import largest
+from profiler.plot_roofline import draw_roofline
+from profiler.plot_tokens import draw_tokens
 from profiler.plots import FIGURES, write_plots
 from profiler.sweep import Measured, row_of
 from profiler.timing import Timing
 from simulator.cost_table import read_table, write_table
 from simulator.named_tables import find_table
+from simulator.report.style import styled
 from tests.profiler.staircases import linear_rows
 from tests.profiler.test_sweep import METADATA
 
@@ -43,6 +51,69 @@ def test_a_shipped_table_is_drawn_as_png_and_svg(tmp_path):
         assert ElementTree.parse(svg).getroot().tag == "{http://www.w3.org/2000/svg}svg"
     again = write_plots(table, tmp_path / "b")
     assert [path.read_bytes() for path in written] == [path.read_bytes() for path in again]
+
+
+def _texts(axes):
+    return [text for text in axes.texts if text.get_text()]
+
+
+@pytest.mark.parametrize("name", ["h200/llama-13b", "h200/llama-3.1-8b", "paper/gpt3-175b-a100@tp8"])
+def test_the_largest_cliffs_are_the_labelled_ones(name):
+    """Up or down, in every panel: the three largest at least, none but the seven largest, each within its axes."""
+    table = find_table(name)
+    cliffs = find_cliffs(table.frame(), table.metadata.cliffs)
+    with styled():
+        figure = draw_cliffs(table, "")
+    for operator, axes in zip(PANELS, figure.axes, strict=True):
+        tokens = [f"{cliff.tokens}" for cliff in largest([c for c in cliffs if c.operator == operator], 7)]
+        labels = [text.get_text() for text in _texts(axes)]
+        assert set(tokens[:3]) <= set(labels) <= set(tokens), operator
+        low, high = axes.get_xlim()
+        assert all(low < text.xy[0] < high for text in _texts(axes)), operator
+
+
+def test_the_step_of_few_sequences_is_on_the_axis():
+    """From 16 to 17 sequences the LM head of llama-13b gets 16 % cheaper: its largest cliff."""
+    with styled():
+        head = draw_cliffs(find_table("h200/llama-13b"), "").axes[-1]
+    assert head.get_xlim()[0] < 16
+    assert "16" in [text.get_text() for text in _texts(head)]
+
+
+def test_sizes_over_the_times_are_of_the_largest_cliffs():
+    """The eight largest of the layer, falls with a minus sign."""
+    table = find_table("h200/llama-13b")
+    layer = [c for c in find_cliffs(table.frame(), table.metadata.cliffs) if c.operator == LAYER and c.tokens > 32]
+    with styled():
+        labels = [text.get_text() for text in _texts(draw_tokens(table, "").axes[0])]
+    assert [label.split()[0] for label in labels] == [f"{cliff.tokens}" for cliff in largest(layer, 8)]
+    assert (
+        sum("\N{MINUS SIGN}" in label for label in labels) == sum(cliff.growth < 0 for cliff in largest(layer, 8)) > 0
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "ceiling", "interval", "filled"),
+    [
+        ("measured", "measured: ", "± is the spread of separate measurements", "a cliff"),
+        ("imported", "imported: ", "± is the spread of separate measurements of others", "a cliff"),
+        ("modelled", "modelled: ", "modelled, not measured", "2 % or more"),
+    ],
+)
+def test_words_are_those_of_the_tables_origin(tmp_path, source, ceiling, interval, filled):
+    """Ceilings, intervals, and what filled and hollow points are; nothing modelled is called measured."""
+    rows = linear_rows({1: 90.0, 256: 100.0, 257: 114.0, 512: 120.0}, spread=0.001)
+    write_table(tmp_path / "t.csv", rows, replace(METADATA, source=source))
+    table = read_table(tmp_path / "t.csv")
+    with styled():
+        cliffs, roofline = draw_cliffs(table, ""), draw_roofline(table, "")
+    assert any(text.get_text().startswith(ceiling) for text in _texts(roofline.axes[0]))
+    assert cliffs.texts[0].get_text() == f"Cliffs: what one token more costs ({interval})"
+    key = [text.get_text() for text in cliffs.legends[0].get_texts()]
+    assert (key[0], len(key)) == (filled, 2)
+    told = answer(table.frame(), table.metadata, 40)[0]
+    assert interval in told
+    assert ("stand out of the noise" in told) == (source != "modelled")
 
 
 @pytest.mark.parametrize(
