@@ -24,6 +24,7 @@ import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -318,13 +319,16 @@ def _number(field: str) -> float:
 
 def _measures(fields: Iterable[tuple[int, str]], column: str, path: Path) -> list[float]:
     """The numbers of a column: finite, not negative, places whole, and times above 0."""
-    numbers = []
+    numbers, place, known = [], column in PLACE_COLUMNS, dict[str, float]()
     for line, text in fields:
+        if text in known:  # places are few and come again in row after row
+            numbers.append(known[text])
+            continue
         number = _number(text)
-        place = column in PLACE_COLUMNS
-        fits = number <= _LARGEST_PLACE and number == np.floor(number) if place else np.isfinite(number)
+        fits = number <= _LARGEST_PLACE and number.is_integer() if place else isfinite(number)
         if not fits or number < 0 or (number == 0 and column == "time_us"):
             raise InputError(f"not a measurement: {text!r}", path=path, line=line, key=column)
+        known[text] = number
         numbers.append(number)
     return numbers
 

@@ -5,7 +5,7 @@ run's `experiment.yaml`, and running that file repeats the run.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -56,7 +56,10 @@ class Parallel:
 
 @dataclass(frozen=True)
 class Experiment:
-    """Everything that decides the numbers of a run. `folders` are searched for users' policy modules."""
+    """Everything that decides the numbers of a run.
+
+    `folders` are searched for users' policy modules; `table` is what `costs` names, None where that is a formula.
+    """
 
     trace: Path
     model: ModelShape
@@ -75,6 +78,7 @@ class Experiment:
     prefix_block_size: int = 16
     folders: tuple[Path, ...] = ()
     notes: tuple[str, ...] = ()
+    table: CostTable | None = field(default=None, repr=False, compare=False)
 
     @property
     def num_blocks(self) -> int:
@@ -84,7 +88,10 @@ class Experiment:
 
     def make_costs(self) -> StepCosts:
         """The prices of steps."""
-        return self.costs if isinstance(self.costs, LinearCosts) else TableCosts(find_table(self.costs))
+        if self.table is not None:
+            return TableCosts(self.table)
+        assert isinstance(self.costs, LinearCosts)
+        return self.costs
 
     def make_policy(self, run: PolicyRun) -> Policy:
         """A fresh policy object."""
@@ -163,6 +170,7 @@ def resolve_experiment(raw: Mapping[str, Any], *, path: Path | None = None, sett
         prefix_block_size=_prefix_block_size(keys, path),
         folders=folders,
         notes=tuple(notes),
+        table=table,
     )
 
 

@@ -99,6 +99,14 @@ class TestTables:
         assert isinstance(made.make_costs(), TableCosts)
         assert made.policies[0].options["max_model_len"] == SHAPE.max_position_embeddings
 
+    def test_costs_are_those_that_were_checked(self, here: Path) -> None:
+        """A table is read once, so that prices are those of the checksum even if its file changes or goes."""
+        path = write_small_table(here)
+        made = resolve(costs="small.csv", policies=["vllm"])
+        before = made.make_costs().step_ns(0, 0, 0, [(0, 16)])
+        path.unlink()
+        assert made.make_costs().step_ns(0, 0, 0, [(0, 16)]) == before
+
     def test_model_by_name(self, here: Path) -> None:
         """The table's own model may be named."""
         write_small_table(here)
