@@ -29,7 +29,7 @@ Examples:
       the same batches run on a GPU, to see how right the prices are
 
 \b
-A line of BATCHES.jsonl:
+A line of BATCHES.jsonl, at most 1 MiB long:
   {"id": "b17", "prefills": [[context_before, new_tokens], ...], "decodes": [context_length_after, ...]}
   A decode of 121 attends to 121 KV entries, its own new token's included.
 
