@@ -28,6 +28,7 @@ Examples:
 A line of BATCHES.jsonl:
   {"id": "b17", "prefills": [[context_before, new_tokens], ...], "decodes": [context_length_after, ...]}
   A decode of 121 attends to 121 KV entries, its own new token's included.
+  A line has at most 1,000,000 characters.
 
 A step is embedding, all layers with weights and a paged KV cache of their own (random numbers in the model's
 shapes), final norm and LM head on the last position of each sequence, and greedy sampling; decodes first, then

@@ -17,6 +17,8 @@ from simulator.errors import InputError, nearest
 KEYS = ("id", "prefills", "decodes")
 MOST_TOKENS = 10**8
 """Of one number in the file; more is a slip of the pen."""
+LONGEST_LINE = 10**6
+"""Characters: room for 80,000 sequences and more, where engines run some thousand. In memory up to 300 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,13 @@ def _batches(lines: Iterable[str], path: Path) -> Iterator[ListedBatch]:
     for line, text in enumerate(lines, 1):
         if not text.strip():
             continue
+        if len(text) > LONGEST_LINE:
+            raise InputError(
+                f"a line of {len(text):,} characters is no batch that a GPU runs as one step; at most {LONGEST_LINE:,}"
+                " are read",
+                path=path,
+                line=line,
+            )
         batch = _batch(_object(text, path, line), path, line)
         if batch.id in seen:
             raise InputError(f'"{batch.id}" is the id of line {seen[batch.id]} already', path=path, line=line, key="id")

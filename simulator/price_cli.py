@@ -32,6 +32,7 @@ Examples:
 A line of BATCHES.jsonl:
   {"id": "b17", "prefills": [[context_before, new_tokens], ...], "decodes": [context_length_after, ...]}
   A decode of 121 attends to 121 KV entries, its own new token's included.
+  A line has at most 1,000,000 characters.
 
 \b
 Columns: id, tokens (of the step), num_prefills, num_decodes, gpu_s (the whole model's GPU time in seconds:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.batch_file import ListedBatch, read_batches
+from simulator.batch_file import LONGEST_LINE, ListedBatch, read_batches
 from simulator.errors import InputError
 
 GOOD = '{"id": "b1", "prefills": [[0, 64], [512, 3]], "decodes": [1, 121]}'
@@ -78,6 +78,15 @@ def test_mistakes(tmp_path: Path, text: str, expected: str) -> None:
     assert expected in message
     assert "\n" not in message
     assert len(message) < len(str(path)) + 300
+
+
+def test_a_line_of_megabytes_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    """A character more than the longest line, which is read: it could take gigabytes as objects."""
+    assert len(read_batches(write(tmp_path, GOOD.ljust(LONGEST_LINE))).batches) == 1
+    with pytest.raises(
+        InputError, match=r"line 2: a line of 1,000,001 characters is no batch .* at most 1,000,000 are"
+    ):
+        read_batches(write(tmp_path, GOOD, "[" * (LONGEST_LINE + 1)))
 
 
 def test_a_doubled_id_names_the_first(tmp_path: Path) -> None:
