@@ -6,6 +6,7 @@ table of one of several tensor-parallel ranks: `h200/llama-3.1-8b@fa2@tp2`.
 
 import re
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 from simulator.bundled import bundled_files, resolve
@@ -22,10 +23,16 @@ def table_names() -> dict[str, Path]:
         named[f"{path.parent.name}/{path.stem}"] = path
         stem, degree = split_degree(path.stem)
         if "@" not in stem:
-            backend = read_metadata(path.with_suffix(".yaml")).attention.backend
+            backend = _bundled_backend(path.with_suffix(".yaml"))
             kernel = SHORT_BACKENDS.get(backend, backend)
             named[f"{path.parent.name}/{stem}@{kernel}{'' if degree is None else f'@tp{degree}'}"] = path
     return named
+
+
+@cache
+def _bundled_backend(sidecar: Path) -> str:
+    """The attention backend of a bundled table; names are asked for again and again, reading them takes 0.1 s."""
+    return read_metadata(sidecar).attention.backend
 
 
 def split_degree(name: str) -> tuple[str, int | None]:
