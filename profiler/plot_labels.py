@@ -44,9 +44,8 @@ def label_points(axes: Axes, cliffs: Sequence[Cliff], most: int) -> None:
             for box in [_box(x + place[0] * points, y + place[1] * points, wide, tall, *place[2:])]
             if not box.count_overlaps(placed) and _within(box, axes.bbox)
         ]
-        free = [chosen for chosen in fitting if not chosen[1].count_overlaps(markers)] or fitting
-        if free:
-            (right, up, ha, va), box = free[0]
+        if fitting:
+            (right, up, ha, va), box = min(fitting, key=lambda chosen: chosen[1].count_overlaps(markers))
             placed.append(box)
             axes.annotate(
                 f"{cliff.tokens}", (cliff.tokens, end), (right, up), textcoords="offset points", ha=ha, va=va,
