@@ -108,8 +108,8 @@ def test_a_fit_that_is_interrupted_is_said_and_made_up_for(profile, monkeypatch)
 
 def test_a_whole_run_scans_for_cliffs_and_draws(profile, monkeypatch):
     """Both sides of each compared step are rows, the sidecar has its interval, and plots lie beside the table."""
-    monkeypatch.setitem(scan.ALLOWANCE_S, "cpu", 4.0)
-    monkeypatch.setitem(scan.AIMS, "cpu", replace(scan.AIMS["cpu"], drift=0.001, smallest=0.01))
+    monkeypatch.setitem(scan.ALLOWANCE_S, "cpu", 12.0)
+    monkeypatch.setitem(scan.AIMS, "cpu", replace(scan.AIMS["cpu"], drift=0.001, smallest=0.01, least_rounds=2))
     result = profile(small=["--device", "cpu", "--max-tokens", "66", "--max-kv-tokens", "256"])
     assert result.exit_code == 0, result.output
     table = read_table(profile.out)
