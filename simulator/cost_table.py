@@ -24,7 +24,6 @@ import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -309,6 +308,7 @@ def _require_work(rows: Mapping[str, NDArray[Any]], lines: Sequence[int], path: 
 
 
 _LARGEST_PLACE = 10**8
+_LONGEST_US = 1e12
 _PLAIN_NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*")
 
 
@@ -325,7 +325,7 @@ def _measures(fields: Iterable[tuple[int, str]], column: str, path: Path) -> lis
             numbers.append(known[text])
             continue
         number = _number(text)
-        fits = number <= _LARGEST_PLACE and number.is_integer() if place else isfinite(number)
+        fits = number <= _LARGEST_PLACE and number.is_integer() if place else number <= _LONGEST_US
         if not fits or number < 0 or (number == 0 and column == "time_us"):
             raise InputError(f"not a measurement: {text!r}", path=path, line=line, key=column)
         known[text] = number

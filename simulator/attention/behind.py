@@ -16,11 +16,18 @@ _EXACT, _COUNTS = 16, 2048
 
 
 class Behind(NamedTuple):
-    """The slots behind a decode batch of `context` in all, and the parts its keys were cut into."""
+    """The slots behind a decode batch, and the parts its keys were cut into.
+
+    `work`: of the batch, in keys, what tiles cost to start included.
+    """
 
     profile: Profile
-    context: float
+    work: float
     parts: int
+
+
+Scaled = tuple[Profile, float, int]
+"""(the profile of the class, by how much the batch's work exceeds that of the class, parts)."""
 
 
 class SlotsBehind:
@@ -31,8 +38,9 @@ class SlotsBehind:
         self._counts = [count_class(decodes, _EXACT) for decodes in range(_COUNTS)]
         self._behinds: dict[tuple[int, int, int, int, int], Behind] = {}
         self._unsplit: dict[tuple[int, int, int], Behind] = {}
+        self._mixed_start, self._alone_start = (TILE_KEYS * form.start_blocks for form in (times.mixed, times.alone))
 
-    def of(self, form: Form, decodes: int, context: int, longest: int, most: float, parts: int) -> Behind:
+    def of(self, form: Form, decodes: int, context: int, longest: int, most: float, parts: int) -> Scaled:
         """Behind decodes like these, whose keys are cut into pieces of at most `most` blocks or so."""
         mixed = form is self._kernel.mixed
         if most * TILE_KEYS >= longest:
@@ -51,9 +59,10 @@ class SlotsBehind:
         if behind is None:
             most = _MOST_BLOCKS[step - 1] if step else UNSPLIT
             behind = self._behinds[key] = self._replayed(form, count, spread, place, most, parts)
-        return behind
+        start = self._mixed_start if mixed else self._alone_start
+        return behind.profile, (context + decodes * start) / behind.work, behind.parts
 
-    def unsplit(self, decodes: int, context: int, longest: int) -> Behind:
+    def unsplit(self, decodes: int, context: int, longest: int) -> Scaled:
         """Behind decodes in the mixed form whose keys are not cut."""
         count = self._counts[decodes] if decodes < _COUNTS else count_class(decodes, _EXACT)
         key = (
@@ -64,7 +73,7 @@ class SlotsBehind:
         behind = self._unsplit.get(key)
         if behind is None:
             behind = self._unsplit[key] = self._replayed(self._kernel.mixed, *key, UNSPLIT, 1)
-        return behind
+        return behind.profile, (context + decodes * self._mixed_start) / behind.work, 0
 
     def _replayed(self, form: Form, count: int, spread: int, place: int, most: float, parts: int) -> Behind:
         mean = MEANS[min(place, len(MEANS) - 1)]
@@ -77,4 +86,5 @@ class SlotsBehind:
             parts=parts,
             bandwidth_share=bandwidth_share(self._kernel, self._times, count * mean),
         )
-        return Behind(Profile(ends), count * mean, cut)
+        start = self._mixed_start if form is self._kernel.mixed else self._alone_start
+        return Behind(Profile(ends), count * (mean + start), cut)

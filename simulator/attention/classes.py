@@ -9,7 +9,7 @@ SPREADS = [1.3**place for place in range(17)]
 """Longest over mean that stands for each class."""
 MEANS = sorted({round(16 * 2 ** (place / 3)) for place in range(50)})
 """Mean contexts that are replayed."""
-EXCESSES = [0, *(round(64 * 1.5**place) for place in range(21))]
+EXCESSES = [0, *(round(64 * 1.5**place) for place in range(27))]
 """Tokens by which the longest exceeds the mean for which decodes alone are replayed.
 
 As contexts grow by the same in each step, this stays as it is."""

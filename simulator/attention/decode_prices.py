@@ -18,8 +18,10 @@ Piece = tuple[float, float, float]
 
 
 _EXACT_SPLIT = 48  # where the whole batch is split or not, each number of decodes counts
+_WAVES = 5  # later ones are small beside what went before
 _LAST = len(EXCESSES) - 2
 _EQUAL = -1
+_FARTHEST = EXCESSES[-1] - EXCESSES[-2]
 
 _Fan = tuple[float, float, float, float, float, int]
 """A piece, how its constant and slope grow with the excess, and the excess from which on they do."""
@@ -47,7 +49,7 @@ class DecodePrices:
         """Of `decodes` decodes whose contexts sum to `context`, and as they all grow alike."""
         bounds = self._bounds.get(decodes)
         if bounds is None:
-            count = count_class(decodes, self._exact)
+            count = self._class_of(decodes)
             bounds = self._bounds[decodes] = [count * mean for mean in MEANS]
         place = bisect_right(bounds, context)
         excess = longest * decodes - context  # of all: an integer, so that it stays exactly the same
@@ -56,7 +58,7 @@ class DecodePrices:
         if fan is None:
             fan = self._fans[decodes, place, low] = self._fan(decodes, place, low)
         constant, slope, until, of_constant, of_slope, start = fan
-        above = excess / decodes - start
+        above = min(excess / decodes - start, _FARTHEST)
         return constant + above * of_constant, slope + above * of_slope, until
 
     def _fan(self, decodes: int, place: int, low: int) -> _Fan:
@@ -70,12 +72,19 @@ class DecodePrices:
 
     def _piece(self, decodes: int, excess: int, place: int) -> Piece:
         """Of contexts whose longest exceeds the mean by `EXCESSES[excess]`."""
-        count, low = count_class(decodes, self._exact), min(max(place - 1, 0), len(MEANS) - 2)
+        count, low = self._class_of(decodes), min(max(place - 1, 0), len(MEANS) - 2)
         first, second = (self._at(count, excess, end) for end in (low, low + 1))
         slope = max((second - first) / (count * (MEANS[low + 1] - MEANS[low])), 0.0)
         constant = first - slope * count * MEANS[low]
         until = count * MEANS[place] if place < len(MEANS) else float("inf")
         return self._fixed(decodes) + self._scale * constant, self._scale * slope, until
+
+    def _class_of(self, decodes: int) -> int:
+        """The number that is replayed for `decodes`: one that fills as many waves of tiles."""
+        form = self._kernel.alone
+        waves = -(-form.heads * decodes // form.slots)
+        first = (waves - 1) * form.slots // form.heads + 1 if waves <= _WAVES else 1
+        return max(count_class(decodes, self._exact), first)
 
     def _at(self, count: int, excess: int, place: int) -> float:
         """Microseconds of decodes of the mean `MEANS[place]`, the longest exceeding it by `EXCESSES[excess]`."""

@@ -50,8 +50,8 @@ class MixedPrices:
             parts = self._kernel.splits(self._kernel.mixed, number, longest if longest > reach else reach)
             if parts > 1:
                 return self._beside_split(decodes, context, longest, chunk, facts, parts)
-        profile, of_class, _ = self._behind.unsplit(decodes, context, longest)
-        ends, scale = profile.ends, context / of_class
+        profile, scale, _ = self._behind.unsplit(decodes, context, longest)
+        ends = profile.ends
         level = work / scale  # in the time of the class from here on
         used = bisect_right(profile.capacity, level)
         end = (level + profile.sums[used - 1]) / used if used else ends[0]
@@ -71,12 +71,11 @@ class MixedPrices:
         """Of decodes and one chunk, where keys may be cut into `parts`."""
         kernel, form, tiles = self._kernel, self._kernel.mixed, facts.unsplit
         most = kernel.blocks_a_slot(form, context / TILE_KEYS + decodes / 2 + facts.blocks)
-        profile, of_class, cut = self._behind.of(form, decodes, context, longest, most, parts)
+        profile, scale, cut = self._behind.of(form, decodes, context, longest, most, parts)
         splits = max(min(ceil(facts.reach / TILE_KEYS / most), parts), 1)
         if splits > 1:
             tiles = self._chunks.cut(form, *chunk, splits, self._times.chunk_us * facts.factor)
         number, work, longest_us, mean = tiles
-        scale = context / of_class
         done = max(profile.last, profile.ends[0] + longest_us / scale)
         end = profile.level(work / scale)
         if number > form.slots:
@@ -101,8 +100,7 @@ class MixedPrices:
             most = kernel.blocks_a_slot(form, blocks)
         profile, scale = self._idle[form], 1.0
         if decodes:
-            profile, of_class, cut = self._behind.of(form, decodes, context, longest, most, parts)
-            scale = context / of_class
+            profile, scale, cut = self._behind.of(form, decodes, context, longest, most, parts)
         if parts == 1:
             alone = max(0.0, *(fact.alone for fact in facts))
             return self._times.fixed_us + max(_filled(profile, scale, [fact.unsplit for fact in facts]), alone)

@@ -187,3 +187,32 @@ def test_prices_do_not_jump_as_the_longest_grows(priced: tuple[Kernel, KernelTim
         constant, slope, _ = prices.decodes.piece(count, 800 * count, longest)
         seen.append(constant + slope * 800 * count)
     assert max(abs(later / earlier - 1) for earlier, later in pairwise(seen)) < 0.02
+
+
+def test_a_wave_of_tiles_begins_where_it_does(priced: tuple[Kernel, KernelTimes, Prices]) -> None:
+    """The first number of decodes whose tiles no longer fit the slots at once costs what its own replay says."""
+    kernel, times, prices = priced
+    first = kernel.alone.slots // kernel.alone.heads + 1
+    for count in (first - 1, first, first + 1):
+        assert price(prices, [4096] * count, []) == pytest.approx(
+            replay_decodes(kernel, times, count, 4096, 4096), rel=0.03
+        )
+    assert price(prices, [4096] * first, []) > 1.05 * price(prices, [4096] * (first - 1), [])
+
+
+@pytest.mark.parametrize("count", [2, 4, 24, 300])
+def test_far_longer_than_the_mean(priced: tuple[Kernel, KernelTimes, Prices], count: int) -> None:
+    """However long the longest is, a batch costs no less than four fifths of that one alone, and never nothing."""
+    _, _, prices = priced
+    for longest in (10_000, 100_000, 400_000, 1_000_000):
+        alone = price(prices, [longest], [])
+        assert price(prices, [*[25] * (count - 1), longest], []) > 0.8 * alone
+    assert price(prices, [*[25] * (count - 1), 10**8], []) > 0
+
+
+@pytest.mark.parametrize("count", [30, 256])
+def test_short_contexts_beside_a_chunk(priced: tuple[Kernel, KernelTimes, Prices], count: int) -> None:
+    """Decodes of few keys cost what their tiles cost to start, also beside a chunk: no saw-tooth as contexts grow."""
+    _, _, prices = priced
+    seen = [price(prices, [context] * count, [(0, 256)]) for context in range(2, 200)]
+    assert all(later > 0.99 * earlier for earlier, later in pairwise(seen))
