@@ -82,6 +82,32 @@ def test_a_resumed_request_among_the_new_ones_is_its_old_self(path):
     assert composition(logged(path, ARRIVALS["sync"], resumed_as_new=True)) == by_hand(SYNC)
 
 
+def test_an_aborted_or_preempted_prompt_is_forgotten(path):
+    """What was half computed does not make a later step look at every request."""
+    log = StepLog(path, 10**6)
+    recorder = vllm_steps.Recorder(log)
+    for place, request_id in enumerate("ab"):
+        output = SimpleNamespace(
+            scheduled_new_reqs=[SimpleNamespace(req_id=request_id, num_computed_tokens=0)],
+            scheduled_cached_reqs=stand_in.Cached(),
+            num_scheduled_tokens={request_id: 4},
+            total_num_scheduled_tokens=4,
+            finished_req_ids=set(),
+        )
+        recorder.scheduled(output, {request_id: stand_in.Request(request_id, 20, 1)}, 0, 0, 1, place)
+    recorder.preempted.append("a")
+    empty = SimpleNamespace(
+        scheduled_new_reqs=[],
+        scheduled_cached_reqs=stand_in.Cached(),
+        num_scheduled_tokens={},
+        total_num_scheduled_tokens=0,
+        finished_req_ids={"b"},
+    )
+    recorder.scheduled(empty, {}, 0, 0, 1, 1)
+    log.close()
+    assert not recorder._prefilling
+
+
 @pytest.mark.parametrize(("asynchronous", "in_flight"), [(False, 1), (True, 2)])
 def test_times_are_in_order_and_of_the_own_step(path, asynchronous, in_flight):
     """schedule, then output, then update; with two steps in flight the next is scheduled before the output."""
