@@ -8,12 +8,14 @@ that the longest comes three quarters through, which replays random orders witho
 """
 
 from functools import lru_cache
+from math import log
 from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
 Lengths = NDArray[np.float64]
+_WIDEST = 6.0  # sigma of the logarithms
 
 
 def spread_contexts(decodes: int, mean: float, longest: float) -> Lengths:
@@ -23,10 +25,13 @@ def spread_contexts(decodes: int, mean: float, longest: float) -> Lengths:
     """
     if decodes > 1 and longest >= decodes * mean:
         contexts = np.ones(decodes)
-        contexts[3 * decodes // 4] = longest
+        contexts[3 * decodes // 4 - 1] = longest
         return contexts
     weights = relative_contexts(decodes, round(longest / mean, 3))
-    return np.maximum(weights * mean, 1.0)
+    contexts = np.maximum(weights * mean, 1.0)
+    if longest > mean and decodes > 1:
+        contexts[contexts.argmax()] = longest  # to the token: a block more can change how keys are split
+    return np.asarray(contexts)
 
 
 @lru_cache(maxsize=4096)
@@ -34,22 +39,24 @@ def relative_contexts(decodes: int, ratio: float) -> Lengths:
     """Context lengths as multiples of their mean, the longest being `ratio`."""
     if decodes == 1 or ratio <= 1.0:
         return np.ones(decodes)
-    quantiles = _normal_quantiles(decodes)
-    low, high = 0.0, 6.0
-    for _ in range(30):  # the longest over the mean grows with sigma
-        sigma = (low + high) / 2
-        weights = np.exp(sigma * (quantiles - quantiles.max()))
-        if weights.mean() * ratio > 1.0:
-            low = sigma
-        else:
-            high = sigma
+    below = _below_largest(decodes)
+    sigma, weights = 0.0, np.ones(decodes)
+    for _ in range(40):  # Newton: log of the mean weight is convex in sigma, so each step stays short of the root
+        mean = weights.mean()
+        over = log(mean * ratio)
+        if over < 1e-9 or sigma >= _WIDEST:
+            break
+        sigma = min(sigma - over * mean / (below * weights).mean(), _WIDEST)
+        weights = np.exp(sigma * below)
     return np.asarray((weights / weights.mean())[_order(decodes)])
 
 
 @lru_cache(maxsize=2048)
-def _normal_quantiles(count: int) -> Lengths:
+def _below_largest(count: int) -> Lengths:
+    """By how much each of `count` quantiles of the normal distribution is below the largest; negative or 0."""
     normal = NormalDist()
-    return np.array([normal.inv_cdf((place + 0.5) / count) for place in range(count)])
+    quantiles = np.array([normal.inv_cdf((place + 0.5) / count) for place in range(count)])
+    return np.asarray(quantiles - quantiles.max())
 
 
 @lru_cache(maxsize=2048)
