@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from profiler.chunk_jumps import jump_lines
 from profiler.cliffs import LAYER, curve, described, find_cliffs, interval_of, is_clear
 from profiler.grid import LINEAR_OPERATORS
 from simulator.cost_table import TOKEN_OPERATORS, Cliff, Source, TableMetadata
@@ -30,6 +31,7 @@ def answer(rows: pd.DataFrame, metadata: TableMetadata, decodes: int) -> list[st
     heads = [cliff for cliff in cliffs if cliff.operator == "lm_head" and is_clear(cliff)]
     if heads:
         lines.append(f"  LM head: {described(_largest(heads), 'sequences')}")
+    lines += jump_lines(rows)
     times = step_us(rows, metadata)
     if times is None:
         return [*lines, "Not every operator was measured, so no number of tokens is recommended."]
@@ -85,7 +87,7 @@ def _chunk_lines(layer: list[Cliff], decodes: int) -> list[str]:
         chunk = first.tokens - decodes
         lines.append(
             f"{described(first)}; with {decodes} decodes take a {chunk}-token chunk"
-            f" ({first.tokens} tokens in all), not one token more."
+            f" ({first.tokens} tokens in all) rather than one token more."
         )
     if down:
         first = _largest(down)
