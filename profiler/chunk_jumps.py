@@ -7,9 +7,9 @@ import pandas as pd
 
 @dataclass(frozen=True, slots=True)
 class ChunkJump:
-    """From `tokens` to `tokens` + 1 at each of the measured `contexts` before the chunk: relative growths, ascending.
+    """From `tokens` to `tokens` + 1: the relative growths after each context where both were measured, ascending.
 
-    `least_context` and `most_context`: KV entries before the chunk, of the smallest and largest context compared.
+    `least_context` and `most_context`: the fewest and most KV entries before the chunk among these.
     """
 
     tokens: int

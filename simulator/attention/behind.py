@@ -39,6 +39,7 @@ class SlotsBehind:
         self._behinds: dict[tuple[int, int, int, int, int], Behind] = {}
         self._unsplit: dict[tuple[int, int, int], Behind] = {}
         self._mixed_start, self._alone_start = (TILE_KEYS * form.start_blocks for form in (times.mixed, times.alone))
+        """What a tile costs to start, in keys."""
 
     def of(self, form: Form, decodes: int, context: int, longest: int, most: float, parts: int) -> Scaled:
         """Behind decodes like these, whose keys are cut into pieces of at most `most` blocks or so."""

@@ -25,8 +25,8 @@ class HeadByHead:
         """Microseconds of a call with at least one chunk."""
         if not decodes and len(chunks) == 1 and self._chunks.scaled:
             return self._prefill.price(*chunks[0])
-        kernel, times, form, known = self._kernel, self._times, self._kernel.mixed, self._chunks.known
-        facts = [known.get(chunk) or self._chunks.remember(chunk) for chunk in chunks]
+        kernel, times, form = self._kernel, self._times, self._kernel.mixed
+        facts = [self._chunks.of(chunk) for chunk in chunks]
         sharing = 1.0
         if form.slots > kernel.multiprocessors:
             tiles = form.heads * (decodes + sum(fact.columns for fact in facts))

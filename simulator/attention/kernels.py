@@ -22,7 +22,8 @@ from simulator.models import ModelShape
 
 TILE_KEYS = 128
 UNSPLIT = float("inf")
-_FULL = 0.8  # of the slots, from which on keys are not split
+FULL = 0.8
+"""Share of the slots from which on keys are not split."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class Kernel:
         """How decodes alone run: 0 with keys split where that pays, 1 all tiles at once, 2 one after another."""
         form = self.alone
         tiles = form.heads * decodes
-        if form.dynamic_splits or (form.uniform_splits and tiles < _FULL * form.slots):
+        if form.dynamic_splits or (form.uniform_splits and tiles < FULL * form.slots):
             return 0
         return 1 if tiles <= form.slots else 2
 
@@ -75,7 +76,7 @@ class Kernel:
 @lru_cache(maxsize=65536)
 def _splits(tiles: int, slots: int, key_blocks: int, uniform: bool) -> int:
     """The smallest number of splits that fills the slots within 15 % as well as the best does."""
-    if tiles >= _FULL * slots or (key_blocks <= 4 and not uniform):
+    if tiles >= FULL * slots or (key_blocks <= 4 and not uniform):
         return 1
     efficiency = {}
     for splits in range(1, min(128, slots, key_blocks) + 1):

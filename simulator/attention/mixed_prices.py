@@ -13,7 +13,7 @@ from simulator.attention.behind import SlotsBehind
 from simulator.attention.by_head import HeadByHead
 from simulator.attention.chunks import TAIL, Chunk, ChunkTiles, Facts, Tiles
 from simulator.attention.kernel_times import KernelTimes
-from simulator.attention.kernels import TILE_KEYS, UNSPLIT, Form, Kernel
+from simulator.attention.kernels import FULL, TILE_KEYS, UNSPLIT, Form, Kernel
 from simulator.attention.replay import Profile
 from simulator.attention.surfaces import PrefillSurface
 
@@ -34,7 +34,7 @@ class MixedPrices:
         self.price: Price = HeadByHead(kernel, times, prefill, self._chunks).price if by_head else self._by_request
         """Of a call with at least one chunk: (decodes, sum of their contexts, the longest, chunks)."""
         self._idle = {form: Profile([0.0] * form.slots) for form in (kernel.alone, kernel.mixed)}
-        self._slots, self._unsplit_tiles = kernel.mixed.slots, 0.8 * kernel.mixed.slots
+        self._slots, self._unsplit_tiles = kernel.mixed.slots, FULL * kernel.mixed.slots
         self._short = kernel.alone.tokens if kernel.alone.dynamic_splits else 0
 
     def _by_request(self, decodes: int, context: int, longest: int, chunks: Sequence[Chunk]) -> float:
@@ -115,7 +115,7 @@ class MixedPrices:
     def _parts(self, form: Form, longest: int, facts: Sequence[Facts]) -> int:
         """Into how many parts keys may be cut."""
         tiles = form.heads * max(facts).columns
-        if tiles >= 0.8 * form.slots:
+        if tiles >= FULL * form.slots:
             return 1
         return self._kernel.splits(form, tiles, max(longest, *(fact.reach for fact in facts)))
 
