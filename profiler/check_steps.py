@@ -1,53 +1,12 @@
 """`python -m profiler.check_steps FILE...`: whether step logs are whole and make sense, and what is in them."""
 
-import csv
-import gzip
 import statistics
 import sys
-import zlib
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
-from profiler.step_log import COLUMNS
 from simulator.errors import InputError
-
-CLOCKS = COLUMNS[1:5]
-COUNTS = COLUMNS[5:10]
-
-
-def rows_of(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """(line, row) of a log; a last batch that a killed server left cut off ends it with a message."""
-    try:
-        with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
-            reader = csv.DictReader(file)
-            if tuple(reader.fieldnames or ()) != COLUMNS:
-                raise InputError(f"not a step log: its columns must be {', '.join(COLUMNS)}", path=path, line=1)
-            for row in reader:
-                yield reader.line_num, row
-    except EOFError:
-        print(f"{path}: the last batch is cut off; the rows before it are whole", file=sys.stderr)
-    except (OSError, zlib.error, UnicodeDecodeError) as error:
-        raise InputError(f"cannot be read: {error}", path=path) from None
-
-
-def check_row(row: dict[str, str], previous: dict[str, str] | None) -> None:
-    """ValueError with the reason where a row cannot be."""
-    times = [float(row[name]) for name in CLOCKS]
-    if times != sorted(times):
-        raise ValueError(f"times must not decrease from {CLOCKS[0]} to {CLOCKS[-1]}")
-    decodes, total, longest = (int(row[name]) for name in COUNTS[2:])
-    if any(int(row[name]) < 0 for name in COUNTS) or not longest <= total <= decodes * longest:
-        raise ValueError(f"{decodes} decodes with contexts up to {longest} cannot have {total} in sum")
-    for chunk in row["prefills"].split():
-        _, _, tokens = (int(number) for number in chunk.split(":"))
-        if tokens < 1:
-            raise ValueError(f"prefill {chunk} has no tokens")
-    if previous is not None:
-        if int(row["step"]) <= int(previous["step"]):
-            raise ValueError(f"step {row['step']} follows step {previous['step']}")
-        for name in CLOCKS:
-            if float(row[name]) < float(previous[name]):
-                raise ValueError(f"{name} is before that of step {previous['step']}")
+from simulator.step_log_rows import checked_rows
 
 
 def summary(path: Path) -> str:
@@ -56,11 +15,7 @@ def summary(path: Path) -> str:
     requests: set[str] = set()
     steps_ms: list[float] = []
     preemptions, previous = 0, None
-    for line, row in rows_of(path):
-        try:
-            check_row(row, previous)
-        except (TypeError, ValueError) as error:
-            raise InputError(str(error), path=path, line=line) from None
+    for _, row in checked_rows(path, partial(print, file=sys.stderr)):
         kinds["with prefills" if row["prefills"] else "decode only" if row["num_decodes"] != "0" else "empty"] += 1
         requests.update(chunk.partition(":")[0] for chunk in row["prefills"].split())
         preemptions += len(row["preempted"].split())

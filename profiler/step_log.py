@@ -14,11 +14,8 @@ from multiprocessing.util import Finalize
 from pathlib import Path
 
 from simulator.errors import InputError
+from simulator.step_log_rows import COLUMNS
 
-COLUMNS = (
-    "step", "schedule_start_s", "schedule_end_s", "output_ready_s", "update_end_s", "num_waiting", "num_running",
-    "num_decodes", "decode_context_sum", "decode_context_max", "prefills", "preempted",
-)  # fmt: skip
 PATH_VARIABLE = "CHUNKWISE_STEP_LOG"
 LIMIT_VARIABLE = "CHUNKWISE_STEP_LOG_MAX_MB"
 DEFAULT_LIMIT_MB = 1000.0

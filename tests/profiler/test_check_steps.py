@@ -5,7 +5,7 @@ import gzip
 import pytest
 
 from profiler.check_steps import main
-from profiler.step_log import COLUMNS
+from simulator.step_log_rows import COLUMNS
 
 HEADER = ",".join(COLUMNS)
 GOOD = [

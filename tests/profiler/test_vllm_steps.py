@@ -14,13 +14,13 @@ from types import SimpleNamespace
 import pytest
 
 from profiler import vllm_steps
-from profiler.step_log import COLUMNS, LIMIT_VARIABLE, PATH_VARIABLE, StepLog
+from profiler.step_log import LIMIT_VARIABLE, PATH_VARIABLE, StepLog
 from simulator.errors import InputError
+from simulator.step_log_rows import CLOCKS, COLUMNS
 from tests.house.paths import ROOT
 from tests.profiler import vllm_stand_in as stand_in
 from tests.test_step_logs import ASYNC, SYNC
 
-CLOCKS = COLUMNS[1:5]
 ARRIVALS = {"sync": [(0, 10, 4), (2, 6, 4), (2, 8, 2)], "async": [(0, 10, 4), (2, 6, 4), (3, 8, 2)]}
 """Those of the logs made by hand, by step."""
 
