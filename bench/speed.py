@@ -106,15 +106,13 @@ def by_batch(sizes: list[int]) -> None:
 
 def _simulate(experiment: Experiment) -> tuple[float, int]:
     """(CPU seconds, iterations) of the only policy of an experiment."""
-    trace, policy, costs = (
-        load_trace(experiment),
-        experiment.make_policy(experiment.policies[0]),
-        experiment.make_costs(),
-    )
+    run = experiment.policies[0]
+    trace, policy = load_trace(experiment), experiment.make_policy(run)
+    times = experiment.make_times(experiment.make_costs(), policy, run)
     gc.collect()
     gc.disable()
     began = time.process_time()
-    log = simulate(requests_of(trace), policy, costs, block_size=16, num_blocks=experiment.num_blocks)
+    log = simulate(requests_of(trace), policy, times, block_size=16, num_blocks=experiment.num_blocks)
     cpu = time.process_time() - began
     gc.enable()
     return cpu, len(log.iterations)
@@ -137,12 +135,13 @@ def phases(count: int) -> None:
         began = time.process_time()
         experiment = resolve_experiment(keys)
         run = experiment.policies[0]
-        policy, costs = experiment.make_policy(run), experiment.make_costs()
+        policy = experiment.make_policy(run)
+        times = experiment.make_times(experiment.make_costs(), policy, run)
         mark("experiment and cost table")
         trace = load_trace(experiment)
         mark("trace")
         gc.disable()
-        log = simulate(requests_of(trace), policy, costs, block_size=16, num_blocks=experiment.num_blocks)
+        log = simulate(requests_of(trace), policy, times, block_size=16, num_blocks=experiment.num_blocks)
         mark("simulation")
         gc.enable()
         result = policy_result("vllm", "vllm", {}, trace, log)

@@ -61,11 +61,14 @@ def _bare_requests(trace: Trace) -> Iterator[Request]:
             yield Request(index, *values)
 
 
-def replay(env: simpy.Environment, requests: Iterator[Request], receiver: "Receiver") -> Generator[simpy.Event]:
-    """Hand each request to `receiver` at its arrival time, before any step that starts or ends at that nanosecond."""
+def replay(
+    env: simpy.Environment, requests: Iterator[Request], receiver: "Receiver", later_ns: int = 0
+) -> Generator[simpy.Event]:
+    """Hand each request to `receiver` `later_ns` after its arrival, before any step that starts or ends at that
+    nanosecond."""
     now = env.now
     for request in requests:
-        arrival_ns = request.arrival_ns
+        arrival_ns = request.arrival_ns + later_ns
         if arrival_ns > now:
             arrival = simpy.Event(env)
             arrival._ok, arrival._value = True, None

@@ -36,6 +36,7 @@ from simulator.attention.kernel_times import KernelTimes
 from simulator.bundled import bundled_files
 from simulator.errors import InputError, nearest
 from simulator.models import ModelShape
+from simulator.power_limit import PowerLimit
 from simulator.unpriceable import refuse_unpriceable
 from simulator.validation import parse
 
@@ -132,6 +133,8 @@ class TableMetadata:
     cliffs: tuple[Cliff, ...] = ()
     attention_model: KernelTimes | None = None
     """Constants of the attention kernel's replay, fitted to the rows."""
+    power_limit: PowerLimit | None = None
+    """What the GPU's power limit does to steps without rests between them."""
     source: Source = "measured"
 
     @property

@@ -35,6 +35,10 @@ class StepCosts(Protocol):
         """GPU time of a step of decodes alone, and of those that follow."""
         ...
 
+    def token_ns(self, tokens: int) -> float:
+        """The part of a step's GPU time that depends on its tokens alone."""
+        ...
+
     def count_beyond(self, decodes: int, decode_context: int, steps: int) -> None:
         """Note that of `steps` steps of `decodes` decodes alone, up to one of `decode_context`, the last at least was
         beyond what its price was measured for."""
@@ -75,6 +79,10 @@ class LinearCosts:
     def decode_piece(self, decodes: int, decode_context: int, longest: int) -> DecodePiece:  # noqa: ARG002 - as above
         """See `StepCosts.decode_piece`."""
         return self.fixed_ns + self.per_token_ns * decodes, self.per_context_token_ns, inf
+
+    def token_ns(self, tokens: int) -> float:
+        """See `StepCosts.token_ns`."""
+        return self.per_token_ns * tokens
 
     def count_beyond(self, decodes: int, decode_context: int, steps: int) -> None:
         """Nothing is beyond a formula."""

@@ -10,9 +10,9 @@ import simpy
 
 from simulator.clients import replay
 from simulator.core import Policy, Request
-from simulator.costs import StepCosts
 from simulator.runlog import LoggedRun
 from simulator.scheduler import Scheduler
+from simulator.step_times import StepTimes
 
 
 class Engine:
@@ -44,21 +44,19 @@ class Engine:
         """
         env, scheduler, depth = self.env, self.scheduler, self.steps_in_flight
         ends_ns = scheduler.log.end_ns
-        gpu_free_ns = now = int(env.now)
+        now = int(env.now)
         others_ns = env.peek()  # infinite once nobody else has an event
         while True:
-            if scheduler.under_way < depth and scheduler.schedule(now, gpu_free_ns) is not None:
+            if scheduler.under_way < depth and scheduler.schedule(now) is not None:
                 if scheduler.under_way == depth:
                     scheduler.coast(others_ns)
-                gpu_free_ns = ends_ns[-1]
                 if scheduler.under_way < depth:
                     continue
             if scheduler.under_way:
-                end_ns = ends_ns[-scheduler.under_way]
-                if end_ns >= others_ns:  # at the same time others go first: an arrival joins the step that starts now
-                    yield env.timeout(end_ns - env.now)
+                now = ends_ns[-scheduler.under_way] + scheduler.pause_ns()
+                if now >= others_ns:  # at the same time others go first: an arrival joins the step that starts now
+                    yield env.timeout(now - env.now)
                     others_ns = env.peek()
-                now = end_ns
                 scheduler.complete()
                 if on_step is not None:
                     on_step(scheduler)
@@ -83,21 +81,21 @@ class Engine:
 def simulate(
     requests: Iterator[Request],
     policy: Policy,
-    costs: StepCosts,
+    times: StepTimes,
     *,
     block_size: int,
     num_blocks: int,
     prefixes: bool = False,
     on_step: Callable[[Scheduler], None] | None = None,
 ) -> LoggedRun:
-    """Replay `requests` (in order of arrival) through `policy` at `costs`; returns the log of the whole run.
+    """Replay `requests` (in order of arrival) through `policy` by the clock `times`; returns the log of the whole run.
 
     `prefixes` says that requests carry block keys, which a policy with prefix caching then heeds.
     """
     env = simpy.Environment(initial_time=0)
-    scheduler = Scheduler(policy, costs, block_size=block_size, num_blocks=num_blocks, prefixes=prefixes)
+    scheduler = Scheduler(policy, times, block_size=block_size, num_blocks=num_blocks, prefixes=prefixes)
     engine = Engine(env, scheduler, policy.steps_in_flight)
-    env.process(replay(env, requests, engine))
+    env.process(replay(env, requests, engine, times.arrival_ns))
     env.process(engine.serve(on_step))
     env.run()
     return scheduler.logged_run()

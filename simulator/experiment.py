@@ -15,12 +15,15 @@ from simulator.bundled import bundled_roots, resolve
 from simulator.core import Policy, Surroundings
 from simulator.cost_table import CostTable, Gpu, load_gpu
 from simulator.costs import LinearCosts, StepCosts
+from simulator.engines.profile import NONE, EngineProfile, engine_names, load_engine
+from simulator.engines.times import engine_times
 from simulator.errors import InputError, nearest
 from simulator.files import similar_file
 from simulator.models import ModelShape, load_model, model_names
 from simulator.named_tables import find_table, table_names
 from simulator.plugins import make_policy
 from simulator.policy_runs import PolicyRun, apply_settings, complete_options, resolve_policies
+from simulator.step_times import GpuTimes, StepTimes
 from simulator.table_costs import TableCosts
 from simulator.validation import parse
 
@@ -28,7 +31,6 @@ DEFAULT_TRACE = "traces/conversation.csv"
 DEFAULT_COSTS = "h200/llama-3.1-8b"
 DEFAULT_MODEL, DEFAULT_GPU = "llama-3.1-8b", "h200"
 DEFAULT_POLICIES = ("orca", "sarathi", "vllm")
-ENGINES = ("none",)
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,7 @@ class Experiment:
     folders: tuple[Path, ...] = ()
     notes: tuple[str, ...] = ()
     table: CostTable | None = field(default=None, repr=False, compare=False)
+    engine_profile: EngineProfile | None = field(default=None, repr=False, compare=False)
 
     @property
     def num_blocks(self) -> int:
@@ -93,6 +96,20 @@ class Experiment:
         assert isinstance(self.costs, LinearCosts)
         return self.costs
 
+    def make_times(self, costs: StepCosts, policy: Policy, run: PolicyRun) -> StepTimes:
+        """The clock of the engine that runs `policy` at `costs`."""
+        heat = costs.heat() if isinstance(costs, TableCosts) else None
+        if self.engine_profile is None:
+            return GpuTimes(costs, heat)
+        return engine_times(
+            costs,
+            self.engine_profile,
+            self.model.num_hidden_layers,
+            max_num_seqs=run.options.get("max_num_seqs"),
+            steps_in_flight=policy.steps_in_flight,
+            heat=heat,
+        )
+
     def make_policy(self, run: PolicyRun) -> Policy:
         """A fresh policy object."""
         return make_policy(run.policy, run.options, self.surroundings, self.folders)
@@ -105,7 +122,7 @@ class _Keys:
     trace: str = DEFAULT_TRACE
     model: str | None = None
     costs: str | dict[str, Any] = DEFAULT_COSTS
-    engine: str = "none"
+    engine: str = NONE
     kv_cache: KvCache = KvCache()
     parallel: Parallel = Parallel()
     policies: tuple[str | dict[str, Any], ...] = DEFAULT_POLICIES
@@ -132,12 +149,7 @@ def resolve_experiment(raw: Mapping[str, Any], *, path: Path | None = None, sett
     tensor = keys.parallel.tensor
     costs, table = _resolve_costs(keys.costs, beside, path, tensor)
     model, gpu = _resolve_model(keys.model, table, beside)
-    if keys.engine not in ENGINES:
-        raise InputError(
-            f'unknown engine profile "{keys.engine}"; {nearest(keys.engine, ENGINES, "engines")}',
-            path=path,
-            key="engine",
-        )
+    profile = load_engine(keys.engine, beside)
     searched = [(beside or Path.cwd()) / folder for folder in keys.policy_folders]
     folders = tuple(dict.fromkeys(searched or [*([beside] if beside else []), Path.cwd()]))
     surroundings = Surroundings(gpu.name, gpu.memory_bytes, model.max_position_embeddings)
@@ -158,7 +170,7 @@ def resolve_experiment(raw: Mapping[str, Any], *, path: Path | None = None, sett
         model_source=_model_source(keys.model or model.name, table, beside),
         costs=costs,
         costs_sha256=table.sha256 if table else "",
-        engine=keys.engine,
+        engine=_engine_source(keys.engine, beside),
         kv_cache=_resolve_kv_cache(keys.kv_cache, model.shard(tensor, "parallel.tensor"), gpu),
         parallel=keys.parallel,
         policies=complete_options(runs, surroundings, folders),
@@ -171,6 +183,7 @@ def resolve_experiment(raw: Mapping[str, Any], *, path: Path | None = None, sett
         folders=folders,
         notes=tuple(notes),
         table=table,
+        engine_profile=profile,
     )
 
 
@@ -239,6 +252,12 @@ def _model_source(name: str, table: CostTable | None, beside: Path | None) -> st
         return name
     path = resolve(name, beside) or Path(name)
     return str(path.resolve()) if path.exists() else name
+
+
+def _engine_source(name: str, beside: Path | None) -> str:
+    """A profile given as a file by its absolute path, as `_model_source`."""
+    path = None if name == NONE or name in engine_names() else resolve(name, beside)
+    return str(path.resolve()) if path is not None else name
 
 
 def _load_model(name: str, beside: Path | None) -> ModelShape:

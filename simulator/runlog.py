@@ -10,6 +10,7 @@ iteration that gave the request its token before, -1 if none.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from dataclasses import dataclass
 from struct import Struct
 
@@ -78,13 +79,16 @@ class Iterations:
     """The iterations of a run by column (integers): those of a stretch, `end_ns` and `free_blocks`.
 
     A column is made when it is asked for, since a long run has more iterations than memory should hold columns.
-    `start_ns` and `kv_tokens` advance within a stretch: each iteration starts when the one before it ends, and has the
-    tokens more that it decodes.
+    `start_ns` and `kv_tokens` advance within a stretch: each iteration starts `pause_ns` (one for each stretch) after
+    the one before it ends, and has the tokens more that it decodes.
     """
 
-    def __init__(self, end_ns: Ints, free_blocks: Ints, stretches: dict[str, Ints]) -> None:
+    def __init__(
+        self, end_ns: Ints, free_blocks: Ints, stretches: dict[str, Ints], pause_ns: Ints | None = None
+    ) -> None:
         self._recorded = {"end_ns": end_ns, "free_blocks": free_blocks}
         self._stretches = stretches
+        self._pause_ns = pause_ns if pause_ns is not None else np.zeros(len(stretches["iteration"]), np.int64)
         self._bounds = np.append(stretches["iteration"], len(end_ns))
 
     def __len__(self) -> int:
@@ -98,6 +102,8 @@ class Iterations:
             follows = np.ones(len(values), bool)
             follows[self._bounds[:-1]] = False
             np.copyto(values[1:], self._recorded["end_ns"][:-1], where=follows[1:])
+            if self._pause_ns.any():
+                values[follows] += np.repeat(self._pause_ns, self.of_stretches("length") - 1)
         if name == "kv_tokens":
             grown = np.arange(len(values))
             grown -= np.repeat(self._bounds[:-1], self.of_stretches("length"))
@@ -118,13 +124,15 @@ class Iterations:
         """The start times of some iterations. O(log stretches) each."""
         stretch = np.searchsorted(self._bounds, iterations, side="right") - 1
         first = self._bounds[stretch] == iterations
-        return np.where(first, self._stretches["start_ns"][stretch], self._recorded["end_ns"][iterations - 1])
+        follows = self._recorded["end_ns"][iterations - 1] + self._pause_ns[stretch]
+        return np.where(first, self._stretches["start_ns"][stretch], follows)
 
 
 @dataclass(frozen=True)
 class LoggedRun:
     """The log as numpy columns by name (int64), the reasons of requests that could not run, the blocks that could be
-    handed out, and the time the GPU idled although requests were in the system."""
+    handed out, and the time the GPU idled although requests were in the system. Clients have a token `delivery_ns`
+    after the end of its iteration."""
 
     iterations: Iterations
     stays: dict[str, Ints]
@@ -133,6 +141,7 @@ class LoggedRun:
     reasons: dict[int, str]
     total_blocks: int
     bubble_ns: int
+    delivery_ns: int = 0
 
 
 def narrowed(values: Ints) -> Ints:
@@ -149,12 +158,14 @@ def as_columns(rows: array[int], names: tuple[str, ...]) -> dict[str, Ints]:
     return {name: table[:, column] for column, name in enumerate(names)}
 
 
-def as_iterations(log: RunLog) -> Iterations:
-    """The log's iterations; the arrays are views of it."""
+def as_iterations(log: RunLog, pause_ns: Callable[[int], int] = lambda _: 0) -> Iterations:
+    """The log's iterations; the arrays are views of it. `pause_ns` is that after an iteration by its decodes."""
     end_ns, free_blocks = (
         np.frombuffer(rows, rows.typecode) if rows else np.empty(0, rows.typecode)
         for rows in (log.end_ns, log.free_blocks)
     )
     formats = np.dtype(list(STRETCH_COLUMNS.items()))
     stretches = np.frombuffer(log.stretches, formats) if log.stretches else np.empty(0, formats)
-    return Iterations(end_ns, free_blocks, {name: stretches[name] for name in STRETCH_COLUMNS})
+    decodes, place = np.unique(stretches["num_decodes"], return_inverse=True)
+    pauses = np.array([pause_ns(count) for count in decodes.tolist()], np.int64)[place]
+    return Iterations(end_ns, free_blocks, {name: stretches[name] for name in STRETCH_COLUMNS}, pauses)

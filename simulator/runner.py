@@ -51,6 +51,7 @@ def run_policy(experiment: Experiment, run: PolicyRun, trace: Trace, on_step: On
     """One policy over the whole trace."""
     with _blaming(run):
         policy, costs = experiment.make_policy(run), experiment.make_costs()
+        times = experiment.make_times(costs, policy, run)
     gc.collect()
     gc.disable()  # a run makes no reference cycles, and collecting over a million requests is a quarter of its time
     try:
@@ -58,7 +59,7 @@ def run_policy(experiment: Experiment, run: PolicyRun, trace: Trace, on_step: On
             log = simulate(
                 requests_of(trace, experiment.kv_cache.block_size, experiment.prefix_block_size),
                 policy,
-                costs,
+                times,
                 block_size=experiment.kv_cache.block_size,
                 num_blocks=experiment.num_blocks,
                 prefixes=trace.prefix_ids is not None,

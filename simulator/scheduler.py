@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 from simulator.batch_checks import check_parts, refuse_chunk
 from simulator.core import DECODING, ENDED, FINISHING, PREFILLING, WAITING, Batch, Policy, Request, View
-from simulator.costs import StepCosts
 from simulator.decodes import Decodes
 from simulator.errors import PolicyError
 from simulator.livelock import Livelock
@@ -34,8 +33,7 @@ from simulator.runlog import (
     as_columns,
     as_iterations,
 )
-
-_NO_END = 2**62
+from simulator.step_times import FOREVER, StepTimes
 
 
 class Scheduler:
@@ -49,7 +47,7 @@ class Scheduler:
     def __init__(
         self,
         policy: Policy,
-        costs: StepCosts,
+        times: StepTimes,
         *,
         block_size: int,
         num_blocks: int,
@@ -58,9 +56,10 @@ class Scheduler:
     ) -> None:
         self.policy = policy
         self._plan, self._rejects, self._reserve_tokens = policy.plan, policy.rejects, policy.reserve_tokens
-        self._step_ns = costs.step_ns
-        self._decode_piece, self._count_beyond = costs.decode_piece, costs.count_beyond
-        self._measured_context = costs.measured_context
+        self._times, self._book_time = times, times.book
+        self._one_at_a_time = policy.steps_in_flight == 1
+        self._decode_piece, self._count_beyond = times.decode_piece, times.count_beyond
+        self._measured_context = times.measured_context
         self._model_length = policy.model_length
         self._give_up = give_up_on_impossible
         self._block_size = block_size
@@ -79,7 +78,6 @@ class Scheduler:
         self.preemptions = 0
         self.bubble_ns = 0
         self.log = RunLog(self.view.total_blocks)
-        self._log_end = self.log.end_ns.append
         self._log_free = self.log.free_blocks.append
         self._log_stretch = self.log.stretches.frombytes
         self._log_emission = self.log.emissions.frombytes
@@ -105,11 +103,8 @@ class Scheduler:
         else:
             self._end(request, REJECTED, reason)
 
-    def schedule(self, now_ns: int, gpu_free_ns: int = 0) -> int | None:
-        """Plan, book and log the next step; returns when it ends, or None if the policy schedules nothing.
-
-        It starts now or, with a step under way, when the GPU is free.
-        """
+    def schedule(self, now_ns: int) -> int | None:
+        """Plan, book and log the next step; returns when it ends, or None if the policy schedules nothing."""
         view, decodes = self.view, self.decodes
         view.now_ns = now_ns
         view.decode_blocks = decodes.blocks_to_open()
@@ -120,9 +115,9 @@ class Scheduler:
             raise PolicyError(f"{self._name}.plan returned {batch!r}; it must be a Batch or None")
         if batch.preempted or batch.decodes or len(batch.chunks) > 1:
             check_parts(self._name, batch)
-        return self._book(batch, now_ns if now_ns > gpu_free_ns else gpu_free_ns)
+        return self._book(batch, now_ns)
 
-    def _book(self, batch: Batch, start_ns: int) -> int:
+    def _book(self, batch: Batch, now_ns: int) -> int:
         """Carry out a batch. Flat, because it runs millions of times."""
         view, decodes = self.view, self.decodes
         iteration = self.iterations
@@ -144,18 +139,14 @@ class Scheduler:
             count = 0
         for request in sitting_out:
             decodes.join(request)
-        chunks, prefill_tokens = batch.chunks, 0
+        chunks, prefill_tokens, priced = batch.chunks, 0, []
         if chunks:
-            priced = []
             for request, tokens in chunks:
                 priced.append((self._compute_chunk(request, tokens, iteration), tokens))
                 prefill_tokens += tokens
                 if request.state == FINISHING:
                     finishing = [*(finishing or ()), request]
-            end_ns = start_ns + self._step_ns(count, context, longest, priced)
-        elif count or batch.preempted or batch.rejected:
-            end_ns = start_ns + self._step_ns(count, context, longest, ())
-        else:
+        elif not (count or batch.preempted or batch.rejected):
             raise PolicyError(f"{self._name} returned an empty batch; return None to schedule nothing")
         if finishing:
             self._finishing.append((iteration, finishing))
@@ -166,13 +157,18 @@ class Scheduler:
         if batch.preempted and self._give_up:
             self._break_livelock(batch.preempted[-1])
         view.last_prefills = len(chunks)
-        self._log_end(end_ns)
+        ends_ns = self.log.end_ns
+        start_ns = self._book_time(ends_ns, now_ns, count + prefill_tokens, count, context, longest, priced)
         self._log_free(view.free_blocks)
         running, waiting = len(view.running), len(self.waiting)
         self._log_stretch(
             PACK_STRETCH(iteration, start_ns, prefill_tokens, self.kv_tokens, count, len(chunks), running, waiting)
         )
-        return end_ns
+        return ends_ns[-1]
+
+    def pause_ns(self) -> int:
+        """From the end of the oldest step under way until the next can be planned."""
+        return self._times.pause_ns(self.decodes.count)
 
     def coast(self, until_ns: float) -> None:
         """Run all decodes for as long as the last batch's promise holds, up to the first plan at `until_ns` or later.
@@ -183,20 +179,26 @@ class Scheduler:
         batch, decodes, view, depth = self._batch, self.decodes, self.view, self.under_way
         if batch is None or batch.holds == Batch.ONCE or self._prefixes is not None or decodes.late:
             return
-        ends_ns, log_end, log_free, block_size = self.log.end_ns, self._log_end, self._log_free, self._block_size
-        finish_at, openers, finishing = decodes.finish_at, decodes.openers, self._finishing
-        while decodes.count and ends_ns[-depth] < until_ns:
+        ends_ns, log_free, block_size, times = self.log.end_ns, self._log_free, self._block_size, self._times
+        finish_at, openers, finishing, log_end = decodes.finish_at, decodes.openers, self._finishing, ends_ns.append
+        arrival_ns = until_ns
+        while decodes.count:
+            until_ns = arrival_ns - times.pause_ns(decodes.count)
+            if ends_ns[-depth] >= until_ns:
+                return
             if finishing and batch.holds == Batch.UNTIL_FINISH:
                 return
             if finishing and finishing[0][0] + depth == self.iterations:
                 self._finish(finishing.popleft()[1])
             began = clock = decodes.clock
             # Until the next who finish complete, steps differ in nothing but time.
-            stop = clock + finishing[0][0] + depth - self.iterations if finishing else _NO_END
+            stop = clock + finishing[0][0] + depth - self.iterations if finishing else FOREVER
             count, free_blocks, end_ns = decodes.count, view.free_blocks, ends_ns[-1]
             context = decodes.birth_sum + count * clock
             longest = decodes.longest() - clock
-            constant, slope, until = self._decode_piece(count, context + count, longest + clock + 1)
+            constant, slope, until = self._decode_piece(ends_ns, count, context + count, longest + clock + 1)
+            foreseen = times.foreseen(ends_ns, count, constant + slope * (context + count))
+            stop = min(stop, clock + foreseen)
             # The last end tells nearly always, and is at hand: no step ends before the one it follows.
             while clock < stop and (end_ns < until_ns or ends_ns[-depth] < until_ns):
                 opened = openers[-clock % block_size]
@@ -206,7 +208,7 @@ class Scheduler:
                 free_blocks -= opened
                 context += count
                 if context >= until:
-                    constant, slope, until = self._decode_piece(count, context, longest + clock)
+                    constant, slope, until = self._decode_piece(ends_ns, count, context, longest + clock)
                 end_ns += int(constant + slope * context)
                 log_end(end_ns)
                 log_free(free_blocks)
@@ -285,13 +287,14 @@ class Scheduler:
         """Everything logged so far, as columns; the arrays are views of the log."""
         log = self.log
         return LoggedRun(
-            as_iterations(log),
+            as_iterations(log, self._times.pause_ns if self._one_at_a_time else lambda _: 0),
             as_columns(log.stays, STAY_COLUMNS),
             as_columns(log.emissions, EMISSION_COLUMNS),
             as_columns(log.requests, REQUEST_COLUMNS),
             self.reasons,
             self.view.total_blocks,
             self.bubble_ns,
+            self._times.delivery_ns,
         )
 
     @property

@@ -30,6 +30,7 @@ from simulator.attention.mixed_prices import MixedPrices
 from simulator.attention.surfaces import PrefillSurface
 from simulator.cost_table import TOKEN_OPERATORS, CostTable
 from simulator.errors import InputError
+from simulator.power_limit import Heat
 from simulator.trace import Floats
 
 _NS_PER_US = 1000.0
@@ -73,6 +74,7 @@ class TableCosts:
         noise, fitted = table.metadata.noise.get("repeat_max_percent"), table.metadata.attention_model
         self._noise = None if noise is None else noise / 100
         self._errors = fitted.error if fitted else {}
+        self._power_limit = table.metadata.power_limit
         self.steps_beyond_prefill_context = 0
         self.steps_beyond_decode_context = 0
         self._slowed = _Slowed([], [])
@@ -126,6 +128,11 @@ class TableCosts:
         """What a step does once, not in each layer: embedding and LM head."""
         return self._embedding_ns[min(tokens, len(self._embedding_ns) - 1)] + self._sequences_ns(sequences)
 
+    def token_ns(self, tokens: int) -> float:
+        """See `StepCosts.token_ns`."""
+        prices = self._token_ns
+        return prices[tokens] if tokens < len(prices) else _continued(prices, tokens)
+
     def count_beyond(self, decodes: int, decode_context: int, steps: int) -> None:
         """See `StepCosts.count_beyond`: contexts grew by `decodes` in each step."""
         excess = decode_context - decodes * self.grid.decode_context
@@ -135,6 +142,10 @@ class TableCosts:
         prices = self._token_ns
         of_tokens = prices[tokens] if tokens < len(prices) else _continued(prices, tokens)
         return of_tokens + self._sequences_ns(sequences)
+
+    def heat(self) -> Heat | None:
+        """The state of the table's GPU, at rest; None where its power limit is not known."""
+        return None if self._power_limit is None else Heat(self._power_limit, self._token_ns)
 
     def _sequences_ns(self, sequences: int) -> float:
         prices = self._sequence_ns

@@ -19,6 +19,7 @@ from simulator.costs import LinearCosts
 from simulator.metrics.tokens import token_times_ns
 from simulator.runlog import FINISHED, REJECTED
 from simulator.scheduler import Scheduler
+from simulator.step_times import GpuTimes
 from tests.golden_files import Contents, Record, Scenario, policy_of, scenarios
 
 NOT_RECORDED = {"vllm": ("npf", "ign"), "sarathi-serve": ("hit", "res")}
@@ -38,7 +39,7 @@ class Replay:
         )
         self.scheduler = Scheduler(
             policy,
-            self.costs,
+            GpuTimes(self.costs),
             block_size=config["block_size"],
             num_blocks=config["num_gpu_blocks"],
             prefixes=True,

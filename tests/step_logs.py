@@ -25,6 +25,7 @@ from typing import Any
 from simulator.core import Request
 from simulator.costs import LinearCosts
 from simulator.scheduler import Scheduler
+from simulator.step_times import GpuTimes
 from tests.stages import Staged
 
 Row = dict[str, Any]
@@ -86,7 +87,7 @@ class Replay:
         self.policy = policy_of(run)
         self.scheduler = Scheduler(
             self.policy,
-            LinearCosts(fixed_ns=1, per_token_ns=0, per_context_token_ns=0),  # the log has the times
+            GpuTimes(LinearCosts(fixed_ns=1, per_token_ns=0, per_context_token_ns=0)),  # the log has the times
             block_size=run["block"],
             num_blocks=run["kv_blocks"],
             give_up_on_impossible=False,

@@ -14,6 +14,7 @@ from policies.vllm import Vllm
 from simulator.core import Request
 from simulator.costs import LinearCosts
 from simulator.engine import simulate
+from simulator.step_times import GpuTimes
 from tests.step_logs import COUNTS, main
 
 HEADER = ("step", "schedule_start_s", "update_end_s", *COUNTS, "prefills", "preempted")
@@ -116,7 +117,9 @@ def test_the_engine_runs_the_same_steps(log, arrivals):
     asynchronous = log["run"]["mode"] == "async"
     policy = Vllm(8, max_num_seqs=4, enable_prefix_caching=False, async_scheduling=asynchronous)
     costs = LinearCosts(fixed_ns=10**7, per_token_ns=0, per_context_token_ns=0)
-    steps = simulate(iter(requests), policy, costs, block_size=4, num_blocks=log["run"]["kv_blocks"]).iterations
+    steps = simulate(
+        iter(requests), policy, GpuTimes(costs), block_size=4, num_blocks=log["run"]["kv_blocks"]
+    ).iterations
     ran = list(zip(steps["num_decodes"].tolist(), steps["prefill_tokens"].tolist(), strict=True))
     logged = [(row[5], sum(int(chunk.split(":")[2]) for chunk in row[8].split())) for row in log["steps"]]
     assert ran == [step for step in logged if step != (0, 0)]

@@ -18,6 +18,7 @@ from simulator.engine import simulate
 from simulator.metrics.tokens import token_times_ns
 from simulator.runlog import ITERATION_COLUMNS, STATUS_NAMES, LoggedRun
 from simulator.scheduler import Scheduler
+from simulator.step_times import GpuTimes
 from tests.reference import Job, Reference
 from tests.reference_policies import OrcaReference, SarathiReference, VllmReference
 from tests.reference_sarathi import SimpleChunkingReference, StaticReference, VllmV0Reference
@@ -252,7 +253,7 @@ def run_fast(case: Case, watch: Callable[[Scheduler], None] = lambda _: None) ->
     return simulate(
         requests_of(case),
         POLICIES[case.policy](**case.options),
-        case.costs,
+        GpuTimes(case.costs),
         block_size=case.block_size,
         num_blocks=case.blocks,
         prefixes=case.options.get("enable_prefix_caching", False),

@@ -11,6 +11,7 @@ from simulator.engine import simulate
 from simulator.errors import PolicyError
 from simulator.metrics.tokens import token_times_ns
 from simulator.runlog import FINISHED, ITERATION_COLUMNS, LoggedRun
+from simulator.step_times import GpuTimes
 
 COSTS = LinearCosts(fixed_ns=1000, per_token_ns=10, per_context_token_ns=1)
 
@@ -20,7 +21,7 @@ def run(policy: AtDepth, case: Case, requests: list[Request]) -> LoggedRun:
     return simulate(
         iter(requests),
         cast(Policy, policy),
-        COSTS,
+        GpuTimes(COSTS),
         block_size=case.block_size,
         num_blocks=case.num_blocks + policy.policy.null_blocks,
         prefixes=any(family for *_, family in case.requests),

@@ -10,6 +10,7 @@ from simulator.costs import LinearCosts
 from simulator.engine import simulate
 from simulator.errors import PolicyError
 from simulator.scheduler import Scheduler
+from simulator.step_times import GpuTimes
 
 BLOCK_SIZE = 4
 STEP_NS = 1000
@@ -75,7 +76,7 @@ def check_stream(policy: PolicyBase, stream: Stream) -> None:
     costs = LinearCosts(fixed_ns=STEP_NS)
     blocks = stream.case.num_blocks + policy.null_blocks
     try:
-        simulate(iter(requests), at_depth, costs, block_size=BLOCK_SIZE, num_blocks=blocks, on_step=on_step)
+        simulate(iter(requests), at_depth, GpuTimes(costs), block_size=BLOCK_SIZE, num_blocks=blocks, on_step=on_step)
     except _Served:
         return
 

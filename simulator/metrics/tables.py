@@ -61,8 +61,8 @@ def request_table(trace: Trace, run: LoggedRun, ticks: Ticks) -> Columns:
     ends = run.iterations["end_ns"]
     finished = column["status"] == FINISHED
     first_scheduled = _where_some(run.iterations.starts_ns, column["first_scheduled"])
-    first_token = _where_some(ends.take, column["first_token"])
-    finish = np.where(finished, _where_some(ends.take, column["last_token"]), np.nan)
+    first_token = _where_some(ends.take, column["first_token"]) + run.delivery_ns
+    finish = np.where(finished, _where_some(ends.take, column["last_token"]) + run.delivery_ns, np.nan)
     generated = column["generated"]
     arrival = trace.arrival_ns * 1.0
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -13,6 +13,7 @@ from simulator.metrics.summary import policy_result
 from simulator.metrics.tokens import token_times_ns
 from simulator.results import PolicyResult, Table
 from simulator.runlog import LoggedRun
+from simulator.step_times import GpuTimes
 from simulator.trace import Trace
 
 SECOND = 10**9
@@ -93,5 +94,5 @@ def replay(
     """Run `requests`, (arrival in seconds, prompt, output) and perhaps a priority, at one second a step."""
     watched = Watched(policy)
     jobs = (Request(i, round(arrival * SECOND), *map(int, rest)) for i, (arrival, *rest) in enumerate(requests))
-    log = simulate(jobs, watched, costs, block_size=block_size, num_blocks=num_blocks)
+    log = simulate(jobs, watched, GpuTimes(costs), block_size=block_size, num_blocks=num_blocks)
     return Outcome(trace_of(requests), log, watched.steps, watched.victims)

@@ -14,6 +14,7 @@ from simulator.core import DECODES_UNTIL_ARRIVAL, Batch, Policy, PolicyBase, Req
 from simulator.costs import LinearCosts, StepCosts
 from simulator.engine import simulate
 from simulator.runlog import ITERATION_COLUMNS, LoggedRun
+from simulator.step_times import GpuTimes
 from simulator.table_costs import TableCosts
 from tests.simulator.tables import small_table
 from tests.workloads import OPTIONS, POLICIES, UNLIKE_COSTS, workloads
@@ -42,7 +43,7 @@ class Counted:
 
 def run(policy: Any, *requests: tuple[int, int, int], costs: StepCosts = COSTS, num_blocks: int = 1000) -> LoggedRun:
     jobs = (Request(index, *facts) for index, facts in enumerate(requests))
-    return simulate(jobs, policy, costs, block_size=16, num_blocks=num_blocks)
+    return simulate(jobs, policy, GpuTimes(costs), block_size=16, num_blocks=num_blocks)
 
 
 def columns(log: LoggedRun) -> dict[str, Any]:
@@ -100,7 +101,13 @@ def test_the_same_as_asking_in_every_step(
     options = data.draw(OPTIONS[name])
     policies = [Counted(POLICIES[name](**options), asked=asked) for asked in (False, True)]
     coasting, asking = (
-        simulate((Request(i, *facts) for i, facts in enumerate(workload)), policy, costs, block_size=4, num_blocks=pool)
+        simulate(
+            (Request(i, *facts) for i, facts in enumerate(workload)),
+            policy,
+            GpuTimes(costs),
+            block_size=4,
+            num_blocks=pool,
+        )
         for policy in policies
     )
     assert columns(coasting) == columns(asking)

@@ -13,6 +13,7 @@ from simulator.costs import LinearCosts
 from simulator.engine import simulate
 from simulator.runlog import FINISHED, STALLED
 from simulator.scheduler import Scheduler
+from simulator.step_times import GpuTimes
 from tests.simulator.runs import ONE_SECOND_A_STEP, SECOND, Outcome, replay
 
 SYNC = {"async_scheduling": False, "max_model_len": 10_000}
@@ -375,7 +376,9 @@ class TestVllmV0:
     def test_dropped_at_the_head_of_the_queue(self) -> None:
         """Without the check at arrival: the step that drops a prompt admits who stands behind it and decodes nobody."""
         policy = VllmV0(max_num_batched_tokens=8)
-        scheduler = Scheduler(policy, ONE_SECOND_A_STEP, block_size=16, num_blocks=100, give_up_on_impossible=False)
+        scheduler = Scheduler(
+            policy, GpuTimes(ONE_SECOND_A_STEP), block_size=16, num_blocks=100, give_up_on_impossible=False
+        )
         for index, prompt in enumerate((5, 9, 2, 10)):
             scheduler.arrive(Request(index, 0, prompt, 3))
         scheduler.schedule(0)
@@ -602,6 +605,8 @@ def test_costs_of_a_step(policy: Policy) -> None:
 def test_a_hopeless_request_stalls_alone() -> None:
     """Sarathi: once preempted with more tokens than admission can take, a request is dropped and the next one runs."""
     requests = [Request(0, 0, 10, 100_000), Request(1, 1, 10, 5)]
-    log = simulate(iter(requests), Sarathi(max_num_seqs=1), LinearCosts(fixed_ns=10), block_size=16, num_blocks=200)
+    log = simulate(
+        iter(requests), Sarathi(max_num_seqs=1), GpuTimes(LinearCosts(fixed_ns=10)), block_size=16, num_blocks=200
+    )
     status = dict(zip(log.requests["request"].tolist(), log.requests["status"].tolist(), strict=True))
     assert status == {0: STALLED, 1: FINISHED}

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from simulator.core import Batch, PolicyBase, Request, View
 from simulator.engine import simulate
 from simulator.runlog import STATUS_NAMES
+from simulator.step_times import GpuTimes
 from tests.simulator.runs import ONE_SECOND_A_STEP
 
 
@@ -25,7 +26,9 @@ def fates(script: Callable[[Request, Request], list[Batch]], prefixes: bool) -> 
     one, two = Request(0, 0, 10, 4), Request(1, 0, 12, 1)
     two.keys = [1, 2]
     policy = Scripted(script(one, two))
-    log = simulate(iter([one, two]), policy, ONE_SECOND_A_STEP, block_size=4, num_blocks=20, prefixes=prefixes)
+    log = simulate(
+        iter([one, two]), policy, GpuTimes(ONE_SECOND_A_STEP), block_size=4, num_blocks=20, prefixes=prefixes
+    )
     status = dict(zip(log.requests["request"].tolist(), log.requests["status"].tolist(), strict=True))
     return [STATUS_NAMES[status[0]], STATUS_NAMES[status[1]]]
 

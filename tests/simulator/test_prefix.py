@@ -13,6 +13,7 @@ from simulator.engine import simulate
 from simulator.prefix import PrefixBlocks, Trial
 from simulator.runlog import LoggedRun
 from simulator.scheduler import Scheduler
+from simulator.step_times import GpuTimes
 from tests.workloads import COSTS, vllm_options
 
 
@@ -24,7 +25,7 @@ def request(index: int, prompt: int, keys: Sequence[int], arrival_ns: int = 0, o
 
 def run(requests: list[Request], num_blocks: int = 100, **options: object) -> LoggedRun:
     policy = Vllm(**{"max_num_batched_tokens": 64, "max_num_seqs": 8, "max_model_len": 4096, **options})  # type: ignore[arg-type]
-    return simulate(iter(requests), policy, COSTS, block_size=4, num_blocks=num_blocks, prefixes=True)
+    return simulate(iter(requests), policy, GpuTimes(COSTS), block_size=4, num_blocks=num_blocks, prefixes=True)
 
 
 def cached(log: LoggedRun) -> dict[int, int]:
@@ -60,7 +61,7 @@ def test_a_hit_behind_an_evicted_block_is_none() -> None:
 def test_blocks_of_requests_that_finish_together() -> None:
     """They are reused in the order of the running list, though the second decodes and the first ends its prompt."""
     policy = Vllm(64, 8, long_prefill_token_threshold=4, async_scheduling=False, max_model_len=100)
-    scheduler = Scheduler(policy, COSTS, block_size=4, num_blocks=10, prefixes=True)
+    scheduler = Scheduler(policy, GpuTimes(COSTS), block_size=4, num_blocks=10, prefixes=True)
     scheduler.arrive(request(0, 12, [1, 2, 3], output=1))
     scheduler.arrive(request(1, 4, [4], output=3))
     for _ in range(3):
@@ -115,7 +116,7 @@ def test_no_block_is_lost(options: dict[str, object], shapes: list[tuple[int, in
     """Whatever is shared, evicted and preempted, at the end every block is free and nobody holds one."""
     scheduler = Scheduler(
         Vllm(**{**options, "enable_prefix_caching": True, "async_scheduling": False}),  # type: ignore[arg-type]
-        COSTS,
+        GpuTimes(COSTS),
         block_size=4,
         num_blocks=blocks,
         prefixes=True,

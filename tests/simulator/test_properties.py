@@ -17,6 +17,7 @@ from simulator.errors import PolicyError
 from simulator.metrics.tokens import token_times_ns
 from simulator.runlog import FINISHED, REJECTED, STATUS_NAMES, STRETCH_COLUMNS, LoggedRun
 from simulator.scheduler import Scheduler
+from simulator.step_times import GpuTimes
 from tests.simulator.runs import ONE_SECOND_A_STEP, Watched
 from tests.workloads import COSTS, OPTIONS, POLICIES, workloads
 
@@ -62,7 +63,7 @@ def run_of(name: str, options: dict[str, Any], workload: Any, block_size: int, n
         assert 0 <= scheduler.view.free_blocks <= scheduler.view.total_blocks
 
     requests = (Request(index, *facts) for index, facts in enumerate(workload))
-    log = simulate(requests, watched, COSTS, block_size=block_size, num_blocks=num_blocks, on_step=on_step)
+    log = simulate(requests, watched, GpuTimes(COSTS), block_size=block_size, num_blocks=num_blocks, on_step=on_step)
     last = schedulers[-1] if schedulers else None
     end = (last.view.free_blocks, last.kv_tokens) if last else (log.total_blocks, 0)
     return Run(name, policy, workload, log, watched, block_size, end)
@@ -276,7 +277,7 @@ def test_planning_changes_nothing(name: str, data: st.DataObject, workload: Any,
     """`plan` decides and leaves the view and all requests as they were."""
     policy = LeavesAlone(POLICIES[name](**data.draw(OPTIONS[name])))
     requests = (Request(index, *facts) for index, facts in enumerate(workload))
-    simulate(requests, policy, COSTS, block_size=block_size, num_blocks=max(2, pool // block_size))
+    simulate(requests, policy, GpuTimes(COSTS), block_size=block_size, num_blocks=max(2, pool // block_size))
 
 
 class Misbehaving(PolicyBase):
@@ -297,7 +298,7 @@ def refused(mistake: Callable[[View], Batch], from_the_start: bool = False, num_
     requests = iter([Request(0, 0, 20, 5), Request(1, 0, 30, 5)])
     policy = Misbehaving(mistake, from_the_start)
     with pytest.raises(PolicyError) as caught:
-        simulate(requests, policy, ONE_SECOND_A_STEP, block_size=16, num_blocks=num_blocks)
+        simulate(requests, policy, GpuTimes(ONE_SECOND_A_STEP), block_size=16, num_blocks=num_blocks)
     return str(caught.value)
 
 
@@ -395,7 +396,9 @@ def test_more_cached_blocks_than_free(preempting: bool) -> None:
     """The same where blocks have identities, with and without victims."""
     requests = [Request(0, 0, 4, 5), Request(1, 0, 4, 5), Request(2, 1, 20, 5)]
     with pytest.raises(PolicyError, match="Generous planned more KV-cache blocks than were free"):
-        simulate(iter(requests), Generous(preempting), ONE_SECOND_A_STEP, block_size=4, num_blocks=6, prefixes=True)
+        simulate(
+            iter(requests), Generous(preempting), GpuTimes(ONE_SECOND_A_STEP), block_size=4, num_blocks=6, prefixes=True
+        )
 
 
 def test_policy_that_schedules_nothing() -> None:
@@ -406,7 +409,7 @@ def test_policy_that_schedules_nothing() -> None:
             return None
 
     requests = iter([Request(0, 0, 20, 5), Request(1, 7, 30, 5)])
-    log = simulate(requests, Idle(), ONE_SECOND_A_STEP, block_size=16, num_blocks=100)
+    log = simulate(requests, Idle(), GpuTimes(ONE_SECOND_A_STEP), block_size=16, num_blocks=100)
     assert [STATUS_NAMES[status] for status in log.requests["status"]] == ["stalled", "stalled"]
     assert len(log.iterations["start_ns"]) == 0
 
@@ -421,5 +424,5 @@ def test_idling_with_work_is_a_bubble() -> None:
             return None
 
     requests = iter([Request(0, 0, 20, 1), Request(1, 7, 30, 1)])
-    log = simulate(requests, Pairs(), ONE_SECOND_A_STEP, block_size=16, num_blocks=100)
+    log = simulate(requests, Pairs(), GpuTimes(ONE_SECOND_A_STEP), block_size=16, num_blocks=100)
     assert log.bubble_ns == 7
