@@ -88,13 +88,13 @@ def launches(mode: Mode) -> tuple[Launch, Launch, Launch]:
 class Predicted:
     """Seconds of each logged step, measured and predicted; NaN in both where the log does not tell.
 
-    Without steps in flight a step is `output_ready - schedule_end`. With them it lasts from the output of the step
-    before to its own, and `launch_bound` says where the launch of the next step decided when that was.
+    Without steps in flight a step is `output_ready - schedule_end`. With them it lasts from where the GPU was done with
+    the step before to its own output, unless that waited for the launch of the step after it. Where the output before
+    waited so, the GPU was done when it should have been.
     """
 
     measured_s: Floats
     predicted_s: Floats
-    launch_bound: NDArray[np.bool_]
 
 
 def predict(priced: PricedSteps, mode: Mode, layers: int) -> Predicted:
@@ -128,37 +128,26 @@ def _predict_alone(priced: PricedSteps, mode: Mode, layers: int) -> Predicted:
     predicted = prepare + np.maximum(gpu, launch) + 1e-6 * mode.collect_us
     empty = priced.kind == EMPTY
     measured[empty] = predicted[empty] = np.nan
-    return Predicted(measured, predicted, (launch > gpu) & ~empty)
+    return Predicted(measured, predicted)
 
 
 def _predict_in_flight(priced: PricedSteps, mode: Mode, layers: int) -> Predicted:
-    """One step ahead: where the GPU was is derived from the outputs before.
-
-    An output that waited for nothing but the GPU tells when the GPU was done; after others the prediction goes on from
-    where it thinks the GPU was.
-    """
+    """One step ahead: see `Predicted`."""
     log = priced.log
     prepare, launch, gpu = _by_kind(priced, mode, layers)
     collect = 1e-6 * mode.collect_us
     prepared = log.schedule_end_s + prepare
     launched = prepared + launch
-    ready = log.output_ready_s
-    predicted = np.full(len(log), np.nan)
-    bound = np.zeros(len(log), dtype=bool)
-    gpu_end = -np.inf
-    for step in range(len(log)):
-        if priced.kind[step] == EMPTY:
-            continue
-        gpu_end = max(max(gpu_end, prepared[step]) + gpu[step], launched[step])
-        own = gpu_end + collect
+    ready, resumed = log.output_ready_s, priced.resumed
+    measured, predicted = np.full(len(log), np.nan), np.full(len(log), np.nan)
+    free = -np.inf
+    for step in np.flatnonzero(priced.kind != EMPTY).tolist():
+        done = max(max(free, prepared[step]) + gpu[step], launched[step])
         next_launched = launched[step + 1] if step + 1 < len(log) and log.pipelined[step + 1] else -np.inf
-        bound[step] = next_launched > own
-        if step and priced.kind[step - 1] != EMPTY:
-            predicted[step] = max(own, next_launched) - ready[step - 1]
-        if ready[step] > next_launched + 1e-4:
-            gpu_end = ready[step] - collect
-    measured = np.diff(ready, prepend=np.nan)
-    alone = ~priced.resumed
-    for values in (measured, predicted):
-        values[alone | (priced.kind == EMPTY) | np.isnan(predicted)] = np.nan
-    return Predicted(measured, predicted, bound)
+        if next_launched > done + collect:
+            free = done
+            continue
+        if resumed[step] and prepared[step] < free:
+            measured[step], predicted[step] = ready[step] - free, done + collect - free
+        free = ready[step] - collect
+    return Predicted(measured, predicted)

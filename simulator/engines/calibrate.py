@@ -1,0 +1,193 @@
+"""`calibrate-engine`: an engine profile from step logs, and how well it tells steps that it was not fitted to."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simulator.cost_table import CostTable
+from simulator.engines.fit import FitLog, Mask, fit_mode
+from simulator.engines.latency import ClientTimes, arrival_and_delivery
+from simulator.engines.logged import EAGER, EMPTY, FULL, PIECEWISE, PricedSteps, predict, price_log
+from simulator.engines.profile import EngineProfile, Mode
+from simulator.step_log_file import LoggedSteps
+from simulator.table_costs import TableCosts
+from simulator.trace import Floats
+
+BLOCK = 50
+"""Steps in a row that are fitted to, or held out, together."""
+MODES = ("synchronous", "asynchronous")
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A step log with the costs of its model on its GPU; the engine's `max_num_seqs` and what clients saw, if known."""
+
+    name: str
+    log: LoggedSteps
+    table: CostTable
+    max_num_seqs: int | None = None
+    clients: ClientTimes | None = None
+
+
+@dataclass(frozen=True)
+class Residuals:
+    """Errors of predicted step times of one kind in one recording: per cent, signed median, median and 95th percentile
+    of the absolute."""
+
+    recording: str
+    mode: str
+    fitted: bool
+    kind: str
+    steps: int
+    bias: float
+    median: float
+    p95: float
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The profile, the residuals of all recordings, and a sentence for each part that no log told."""
+
+    profile: EngineProfile
+    residuals: tuple[Residuals, ...]
+    unidentified: tuple[str, ...]
+
+
+def calibrate(recordings: Sequence[Recording], start: EngineProfile, *, name: str, held_out: float) -> Calibration:
+    """`start` with the modes fitted to `recordings`, each to blocks of steps that make up all but `held_out` of it."""
+    priced = [_priced(recording, start) for recording in recordings]
+    profile = replace(start, name=name)
+    residuals: list[Residuals] = []
+    missing: list[str] = []
+    for mode_name in MODES:
+        ours = [place for place, steps in enumerate(priced) if steps.pipelined == (mode_name == MODES[1])]
+        if not ours:
+            missing.append(f"{mode_name}: no such log; kept as it was")
+            continue
+        logs = [
+            FitLog(priced[place], _layers(recordings[place]), fitted_blocks(len(priced[place].kind), held_out))
+            for place in ours
+        ]
+        fitted = fit_mode(logs, getattr(start, mode_name))
+        mode, latency_missing = _with_latency(fitted.mode, [recordings[place] for place in ours], mode_name)
+        missing += [f"{mode_name}.{line}" for line in (*fitted.unidentified, *latency_missing)]
+        mode = replace(mode, fit=_provenance([recordings[place] for place in ours], held_out))
+        changed: dict[str, Any] = {mode_name: mode}
+        profile = replace(profile, **changed)
+        for place, fit_log in zip(ours, logs, strict=True):
+            residuals += residuals_of(recordings[place].name, mode_name, fit_log, mode)
+    return Calibration(profile, tuple(residuals), tuple(missing))
+
+
+def fitted_blocks(steps: int, held_out: float) -> Mask:
+    """Which of `steps` are fitted to: blocks of BLOCK steps, spread evenly, so that a host that is busier at times is
+    so in both parts."""
+    block = np.arange(steps) // BLOCK
+    return np.asarray(np.floor((block + 1) * held_out) == np.floor(block * held_out))
+
+
+def _priced(recording: Recording, profile: EngineProfile) -> PricedSteps:
+    costs = TableCosts(recording.table)
+    return price_log(recording.log, costs, profile.cuda_graphs.captured(recording.max_num_seqs), costs.heat())
+
+
+def _layers(recording: Recording) -> int:
+    return recording.table.metadata.model.num_hidden_layers
+
+
+def _with_latency(mode: Mode, recordings: Sequence[Recording], mode_name: str) -> tuple[Mode, list[str]]:
+    """Arrival and delivery by the recordings with requests; of two processes only their sum is known."""
+    known = [
+        arrival_and_delivery(recording.log, recording.clients)
+        for recording in recordings
+        if recording.clients is not None
+    ]
+    if not known:
+        return mode, ["arrival_us, delivery_us: need the requests' times (--requests); kept as they were"]
+    arrival, delivery = (float(np.median([times[part] for times in known])) * 1e6 for part in (0, 1))
+    if mode_name == MODES[1]:
+        return replace(mode, arrival_us=round(max(arrival + delivery, 0.0), 1), delivery_us=0.0), [
+            "arrival_us holds the sum of arrival and delivery: two processes have two clocks"
+        ]
+    return replace(mode, arrival_us=round(max(arrival, 0.0), 1), delivery_us=round(max(delivery, 0.0), 1)), []
+
+
+def _provenance(recordings: Sequence[Recording], held_out: float) -> str:
+    logs = ", ".join(
+        f"{recording.name} ({len(recording.log):,} steps; costs {recording.table.name})" for recording in recordings
+    )
+    part = "all steps" if not held_out else f"{1 - held_out:.0%} of the steps, in blocks of {BLOCK},"
+    return f"{datetime.now(UTC):%Y-%m-%d}: {part} of {logs}"
+
+
+def residuals_of(name: str, mode_name: str, log: FitLog, mode: Mode) -> list[Residuals]:
+    """Errors of `mode` on both parts of a log, by kind of step."""
+    predicted = predict(log.priced, mode, log.layers)
+    with np.errstate(invalid="ignore"):
+        errors = 100 * (predicted.predicted_s / predicted.measured_s - 1)
+    kind = log.priced.kind
+    chunks = log.priced.log.num_chunks > 0
+    kinds = {
+        "decodes only": (kind != EMPTY) & ~chunks,
+        "with prefills": (kind != EMPTY) & chunks,
+        "- full graph": kind == FULL,
+        "- piecewise": kind == PIECEWISE,
+        "- eager": kind == EAGER,
+    }
+    found = []
+    for used in (True, False):
+        for label, of_kind in kinds.items():
+            values = errors[of_kind & (log.used == used) & np.isfinite(errors)]
+            if len(values):
+                found.append(Residuals(name, mode_name, used, label, len(values), *_quantiles(values)))
+    return found
+
+
+def _quantiles(errors: Floats) -> tuple[float, float, float]:
+    size = np.abs(errors)
+    return float(np.median(errors)), float(np.median(size)), float(np.quantile(size, 0.95))
+
+
+def profile_keys(profile: EngineProfile) -> dict[str, Any]:
+    """The keys of a profile's YAML; parts that are 0 are left out."""
+    keys = asdict(profile)
+    keys["sources"] = list(profile.sources)
+    graphs = keys["cuda_graphs"]
+    graphs["sizes"] = list(graphs["sizes"])
+    keys["cuda_graphs"] = {key: value for key, value in graphs.items() if value}
+    for mode_name in MODES:
+        keys[mode_name] = _without_zeros(keys[mode_name])
+    return keys
+
+
+def _without_zeros(values: dict[str, Any]) -> dict[str, Any]:
+    kept = {key: _without_zeros(value) if isinstance(value, dict) else value for key, value in values.items()}
+    return {key: value for key, value in kept.items() if value not in (0.0, {}, "")}
+
+
+def read_recording(
+    path: Path, table: CostTable, max_num_seqs: int | None = None, requests: Path | None = None
+) -> Recording:
+    """The recording in a step log, or in a folder with `steps.csv.gz` and, if there, `requests.csv` and `run.json`."""
+    from simulator.files import load_yaml
+    from simulator.step_log_file import read_step_log
+
+    steps, name = path, path.name
+    if path.is_dir():
+        steps = path / "steps.csv.gz"
+        name = path.resolve().name
+        if requests is None and (path / "requests.csv").is_file():
+            requests = path / "requests.csv"
+        if max_num_seqs is None and (path / "run.json").is_file():
+            found = load_yaml(path / "run.json").get("max_num_seqs")  # JSON is YAML
+            max_num_seqs = found if isinstance(found, int) and found > 0 else None
+    clients = None
+    if requests is not None:
+        from simulator.engines.latency import read_client_times
+
+        clients = read_client_times(requests)
+    return Recording(name, read_step_log(steps), table, max_num_seqs, clients)
