@@ -1,0 +1,38 @@
+"""A result of `vllm bench serve --save-result`, with or without `--save-detailed` and `--append-result`.
+
+Fields as written by vLLM 0.33.0 (vllm/benchmarks/serve.py). TTFT counts from the sending of the request, TPOT is
+(latency - TTFT) / (output tokens - 1), ITL every gap between two chunks of every request, and percentiles are numpy's:
+ours, as far as a chunk holds one token. `duration` begins before the first request is sent, so it is computed from
+`start_times` where the file has them.
+"""
+
+from dataclasses import replace
+
+from simulator.compare.readers._client import client_run, several
+from simulator.compare.readers._given import Given
+from simulator.compare.run import Run
+
+NAME = "vllm bench serve"
+DESCRIPTION = "--save-result, better with --save-detailed; of --append-result the last, or --index"
+SEVERAL = "--index"
+NAMES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
+FACTS = (
+    *("backend", "endpoint_type", "label", "model_id", "date", "num_prompts", "request_rate", "burstiness"),
+    *("max_concurrency", "failed"),
+)
+
+
+def recognises(given: Given) -> bool:
+    """By keys of the object that SGLang's has not."""
+    known = given.last_has("completed", "total_input_tokens", "request_throughput")
+    return known and not given.last_has("total_output_tokens_retokenized") and not given.last_has("mean_e2e_latency_ms")
+
+
+def read(given: Given) -> Run:
+    """See `Reader.read`."""
+    several(given.documents, given.path)
+    place, note = given.chosen(len(given.documents), "run")
+    run = client_run(given.documents[place], given.path, given.name, NAME, NAMES, FACTS)
+    if run.requests is None:
+        run = replace(run, notes=(*run.notes, "no detail in the file (--save-detailed): aggregate figures only"))
+    return replace(run, notes=(*([note] if note else []), *run.notes))
