@@ -3,10 +3,14 @@
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
+from click.testing import CliRunner
 
+from simulator.cli import simulate_trace
 from simulator.compare.figures import figures_of, not_comparable
 from simulator.compare.readers import read_run
+from simulator.compare.run import LATENCIES, RATES, STATISTICS
 from tests.compare import files
 
 
@@ -194,3 +198,19 @@ def test_a_measured_folder_without_token_times(tmp_path):
     names = [figure.name for figure in figures_of(run, run)]
     assert "itl_p50_s" in names
     assert "itl_p90_s" not in names
+
+
+def test_a_real_output_folder_gives_its_own_summary(tmp_path):
+    """What simulate-trace wrote into summary.csv comes out again, from its requests and its stored quantiles."""
+    trace = "arrival_s,prompt_tokens,output_tokens\n" + "".join(f"{i / 9},{40 + i},{1 + i % 30}\n" for i in range(60))
+    (tmp_path / "trace.csv").write_text(trace, encoding="utf-8")
+    costs = "costs: {linear: {fixed_ns: 8000000, per_token_ns: 50000}}\ntrace: trace.csv\npolicies: [vllm]\n"
+    (tmp_path / "tiny.yaml").write_text(costs, encoding="utf-8")
+    options = [str(tmp_path / "tiny.yaml"), "--out", str(tmp_path / "out"), "--no-plots", "--no-report", "--quiet"]
+    assert CliRunner().invoke(simulate_trace, options, catch_exceptions=False).exit_code == 0
+    run = read_run(str(tmp_path / "out"))
+    row = pd.read_csv(tmp_path / "out/summary.csv").iloc[0]
+    for name in (*RATES, *(f"{latency}_{which}_s" for latency in LATENCIES for which in STATISTICS)):
+        assert run.figure(name) == pytest.approx(row[name], rel=1e-9), name
+    assert run.iterations == tmp_path / "out/vllm/iterations.csv"
+    assert run.facts["kv_cache.block_size"] == "16"
