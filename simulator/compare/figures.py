@@ -13,7 +13,7 @@ DEFINITIONS = {
     "total_tokens_per_s": "prompt and output tokens of finished requests / duration",
     "ttft": "first token - arrival",
     "tpot": "(finish - first token) / (output tokens - 1), a value a request of two tokens or more",
-    "itl": "every gap between two consecutive tokens of a request, pooled",
+    "itl": "every gap between two consecutive tokens of a request, those of all requests pooled",
     "e2e": "finish - arrival",
 }
 MISSING = "not in the file"

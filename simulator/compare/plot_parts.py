@@ -14,8 +14,9 @@ BANDS = ((10, "#ececec"), (5, "#d9d9d9"))
 
 
 def subtitle(comparison: Comparison) -> str:
-    """Which runs are compared."""
-    return f"{shorten(comparison.other.name, 40)} against {shorten(comparison.reference.name, 40)} (reference)"
+    """Which runs are compared, and what the greys are."""
+    names = [shorten(run.name, 40) for run in (comparison.other, comparison.reference)]
+    return f"{names[0]} against {names[1]} (reference); grey: within 5 and 10 %"
 
 
 def diagonal(axes: Axes, x: Floats, y: Floats) -> None:
@@ -33,14 +34,7 @@ def diagonal(axes: Axes, x: Floats, y: Floats) -> None:
         axes.fill_between(line, line * (1 - width / 100), line * (1 + width / 100), color=grey, linewidth=0, zorder=0.3)
     axes.plot(line, line, color=MUTED, linewidth=0.9, zorder=0.6)
     axes.set(xlim=(low, high), ylim=(low, high))
-    axes.set_aspect("equal")
-
-
-def band_legend(axes: Axes) -> None:
-    """What the greys are."""
-    axes.text(
-        0.97, 0.03, "grey: within 5 and 10 %", transform=axes.transAxes, ha="right", va="bottom", size=8, color=MUTED
-    )
+    axes.set_box_aspect(1)
 
 
 def level_bands(axes: Axes) -> None:

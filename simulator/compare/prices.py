@@ -27,8 +27,13 @@ class PriceSource:
 def find_price(runs: tuple[Run, Run], costs: str | None, engine: str | None, tensor: int | None) -> PriceSource | None:
     """The price by `costs` (a table) and `engine` (a profile), else by the experiment of a simulated run.
 
-    None where neither run was simulated and no table is named. Raises InputError.
+    None where the first has no step log, or neither run was simulated and no table is named. Raises InputError.
     """
+    if runs[0].step_log is None:
+        for option, value in (("--costs", costs), ("--engine", engine), ("--tensor", tensor)):
+            if value is not None:
+                raise InputError(f"{runs[0].name} has no step log, so there is nothing to price", key=option)
+        return None
     if costs is not None:
         return _source(costs, engine or "none", tensor, None, None)
     for run in reversed(runs):

@@ -5,7 +5,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
 from simulator.compare.comparison import Comparison
-from simulator.compare.plot_parts import band_legend, diagonal, subtitle
+from simulator.compare.plot_parts import diagonal, subtitle
 from simulator.compare.run import Run
 from simulator.compare.wording import percent
 from simulator.report.style import COLOURS, INK, new_figure, no_data
@@ -14,7 +14,7 @@ from simulator.trace import Floats
 PANELS = (("ttft", "Time to first token"), ("itl", "Inter-token latency"), ("e2e", "End-to-end latency"))
 SHARES = np.array([*np.arange(1, 100) / 100, 0.995, 0.998, 0.999])
 MARKED = ((0.5, "p50", "o"), (0.9, "p90", "s"), (0.99, "p99", "D"))
-WIDTH, HEIGHT = 10.4, 3.4
+WIDTH, HEIGHT = 10.4, 3.5
 
 
 def draw_quantiles(comparison: Comparison) -> Drawing:
@@ -33,6 +33,7 @@ def _panel(axes: Axes, comparison: Comparison, latency: str) -> None:
     if not known:
         no_data(axes)
         axes.set(xticks=[], yticks=[])
+        axes.set_box_aspect(1)
         return
     diagonal(axes, np.append(x, [mark[2] for mark in known]), np.append(y, [mark[3] for mark in known]))
     axes.plot(x, y, "-", color=COLOURS[0], linewidth=1.2)
@@ -45,7 +46,6 @@ def _panel(axes: Axes, comparison: Comparison, latency: str) -> None:
         )  # fmt: skip
     axes.legend(loc="upper left", handletextpad=0.3, borderaxespad=0.3)
     axes.set(xlabel="reference", ylabel="other" if latency == PANELS[0][0] else "")
-    band_legend(axes)
 
 
 def _quantiles(run: Run, latency: str, shares: Floats) -> Floats:

@@ -5,7 +5,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
 from simulator.compare.comparison import Comparison
-from simulator.compare.plot_parts import BANDS, band_legend, diagonal, subtitle
+from simulator.compare.plot_parts import BANDS, diagonal, subtitle
 from simulator.compare.workload import Matched
 from simulator.report.style import COLOURS, DASHES, INK, new_figure, no_data
 
@@ -31,7 +31,6 @@ def _scatter(axes: Axes, pairs: Matched) -> None:
     diagonal(axes, x, y)
     axes.scatter(x, y, s=7, color=COLOURS[0], alpha=0.55, linewidths=0, rasterized=True)
     axes.set(xlabel="reference", ylabel="other")
-    band_legend(axes)
 
 
 def _errors(axes: Axes, pairs: Matched) -> None:

@@ -138,3 +138,14 @@ def test_a_name_cannot_break_the_page(compare_runs: Compare, runs: Path) -> None
     assert compare_runs("a|b<i>_c_", "out", "--out", "compared", "--no-plots").code == 0
     page = (runs / "compared/compare.md").read_text(encoding="utf-8")
     assert page.splitlines()[0] == r"# out/vllm against a\|b&lt;i>\_c\_"
+
+
+def test_prices_are_only_looked_for_where_steps_are(compare_runs: Compare, runs: Path) -> None:
+    """A table that is gone does not matter without a step log, and naming one then is a mistake."""
+    (runs / "out/experiment.yaml").write_text("costs: gone.csv\n", encoding="utf-8")
+    answer = compare_runs("run", "out")
+    assert (answer.code, 'no cost table "gone.csv"' in answer.err) == (2, True)
+    (runs / "run/steps.csv.gz").unlink()
+    assert compare_runs("run", "out").code == 0
+    answer = compare_runs("run", "out", "--costs", "h200/llama-3.1-8b")
+    assert (answer.code, "--costs: run has no step log" in answer.err) == (2, True)

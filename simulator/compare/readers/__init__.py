@@ -21,12 +21,11 @@ class Reader(Protocol):
     """What a module of this package offers to be a format.
 
     `recognises` says whether the path is of this format; at most one does. `read` raises InputError for everything that
-    is wrong with it. `SEVERAL` says which option chooses among several runs of one path: `--label`, `--index` or none.
+    is wrong with it.
     """
 
     NAME: str
     DESCRIPTION: str
-    SEVERAL: str
 
     def recognises(self, given: Given) -> bool: ...
 

@@ -23,7 +23,6 @@ from simulator.trace import Floats
 
 NAME = "AIPerf"
 DESCRIPTION = "profile_export.jsonl, or profile_export_aiperf.json (aggregates), or the folder of both"
-SEVERAL = ""
 DETAIL, AGGREGATE = "profile_export.jsonl", "profile_export_aiperf.json"
 NAMES = {
     "ttft": "time_to_first_token",

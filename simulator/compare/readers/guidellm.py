@@ -21,7 +21,6 @@ from simulator.trace import Floats
 
 NAME = "GuideLLM"
 DESCRIPTION = "benchmarks.json; of several benchmarks the last, or --index"
-SEVERAL = "--index"
 NO_GAPS = "GuideLLM keeps one mean gap a request, not the gaps"
 NEAREST = "percentiles are not interpolated there"
 

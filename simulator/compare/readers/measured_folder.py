@@ -23,7 +23,6 @@ from simulator.trace import Floats
 
 NAME = "measured folder"
 DESCRIPTION = "run.json and requests.csv, optionally token_times.jsonl.gz and steps.csv.gz"
-SEVERAL = ""
 COLUMNS = ("arrival_s", "prompt_tokens", "output_tokens", "first_token_s", "finish_s")
 FACTS = 30
 

@@ -13,7 +13,6 @@ from simulator.compare.run import Run
 
 NAME = "SGLang bench_serving"
 DESCRIPTION = "--output-file, better with --output-details; of several lines the last, or --index"
-SEVERAL = "--index"
 NAMES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2e_latency"}
 FACTS = ("backend", "dataset_name", "tag", "request_rate", "max_concurrency")
 

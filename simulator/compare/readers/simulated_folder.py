@@ -19,7 +19,6 @@ from simulator.trace import Floats
 
 NAME = "simulate-trace"
 DESCRIPTION = "an output folder of simulate-trace, or FOLDER/LABEL"
-SEVERAL = "--label"
 COLUMNS = ("arrival_s", "prompt_tokens", "output_tokens", "first_token_s", "finish_s", "ttft_s", "tpot_s", "e2e_s")
 FACTS = ("trace", "model", "costs", "engine", "kv_cache", "parallel", "limit", "speedup")
 

@@ -5,7 +5,6 @@ from simulator.compare.run import Run
 
 NAME = "step log"
 DESCRIPTION = "steps.csv.gz of profiler.vllm_steps.StepLogger; has steps, no latencies"
-SEVERAL = ""
 
 
 def recognises(given: Given) -> bool:

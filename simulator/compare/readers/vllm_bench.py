@@ -14,7 +14,6 @@ from simulator.compare.run import Run
 
 NAME = "vllm bench serve"
 DESCRIPTION = "--save-result, better with --save-detailed; of --append-result the last, or --index"
-SEVERAL = "--index"
 NAMES = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
 FACTS = (
     *("backend", "endpoint_type", "label", "model_id", "date", "num_prompts", "request_rate", "burstiness"),
