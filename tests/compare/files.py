@@ -163,6 +163,7 @@ def aiperf_document() -> dict[str, Any]:
     for latency, values in samples().items():
         p50, p90, p99 = (1e3 * float(q) for q in np.percentile(values, [50, 90, 99]))
         document[names[latency]] = {"unit": "ms", "avg": 1e3 * np.mean(values), "p50": p50, "p90": p90, "p99": p99}
+    document["inter_chunk_latency"]["count"] = len(samples()["itl"])
     scalars = {"benchmark_duration": ("sec", 2.75), "request_throughput": ("requests/sec", 3 / 2.75)}
     scalars |= {"output_token_throughput": ("tokens/sec", 8 / 2.75), "request_count": ("requests", 3)}
     scalars |= {"total_isl": ("tokens", 180), "total_osl": ("tokens", 8)}

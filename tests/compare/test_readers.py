@@ -122,9 +122,10 @@ def test_the_last_of_several_runs_is_taken_unless_one_is_chosen(tmp_path):
         del document["start_times"]
     path = str(files.write_json(tmp_path / "bench.json", first, last))
     assert read_run(path).figure("duration_s") == 9
-    assert "holds 2 runs; the last is taken" in read_run(path).notes[0]
+    assert read_run(path).notes == ("the last of 2 runs in the file (--index chooses another)",)
     assert read_run(path, index=1).figure("duration_s") == 1
     assert read_run(f"{path}#1").figure("duration_s") == 1
+    assert read_run(f"{path}#1").name == "bench.json#1"
 
 
 def test_objects_printed_over_many_lines_are_read(tmp_path):
@@ -214,3 +215,13 @@ def test_a_real_output_folder_gives_its_own_summary(tmp_path):
         assert run.figure(name) == pytest.approx(row[name], rel=1e-9), name
     assert run.iterations == tmp_path / "out/vllm/iterations.csv"
     assert run.facts["kv_cache.block_size"] == "16"
+
+
+def test_aiperf_aggregates_of_chunks_are_not_of_tokens(tmp_path):
+    """The file counts its gaps: with two fewer than there are tokens to wait for, ITL is not compared."""
+    document = files.aiperf_document()
+    document["inter_chunk_latency"]["count"] = 3
+    run = read_run(str(files.write_json(tmp_path / "profile.json", document)))
+    assert math.isnan(run.figure("itl_p50_s"))
+    assert run.not_comparable["itl"].startswith("40.0 % of the tokens came together")
+    assert run.figure("e2e_p50_s") == pytest.approx(0.75)

@@ -5,11 +5,13 @@ request in order of sending; a request that failed is in them with `ttft` 0 and 
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from simulator.compare.readers._given import Given
 from simulator.compare.readers._json import Document
 from simulator.compare.readers._numbers import number, numbers, shown
 from simulator.compare.run import Pool, Requests, Run
@@ -47,6 +49,7 @@ def client_run(
         format=format_name,
         path=path,
         figures=figures,
+        remarks={"itl": "gaps between chunks"},
         facts={key: str(content[key]) for key in facts if content.get(key) not in (None, "")},
         num_requests=completed,
         prompt_tokens=number(content, "total_input_tokens", path, line),
@@ -128,8 +131,17 @@ def _with_detail(run: Run, detail: tuple[Requests, Floats, int]) -> Run:
     )
 
 
-def several(documents: Sequence[Document], path: Path) -> None:
-    """InputError unless the objects are of one kind of file."""
-    for document in documents:
+def chosen_run(given: Given, format_name: str, names: Mapping[str, str], facts: Sequence[str], detail: str) -> Run:
+    """The run of the file that was asked for, or its last; `detail` is the option that keeps each request."""
+    for document in given.documents:
         if "completed" not in document.content:
-            raise InputError(f'no "completed" in {shown(list(document.content))}', path=path, line=document.line)
+            keys = shown(list(document.content))
+            raise InputError(f'no "completed" in {keys}', path=given.path, line=document.line)
+    number = len(given.documents)
+    place, note = given.chosen(number, "run")
+    name = given.name if number == 1 else f"{given.name}#{place + 1}"
+    run = client_run(given.documents[place], given.path, name, format_name, names, facts)
+    notes = [note] if note else []
+    if run.requests is None:
+        notes.append(f"no detail in the file ({detail}): aggregate figures only")
+    return replace(run, notes=(*notes, *run.notes))

@@ -58,7 +58,7 @@ class Given:
             return self.index - 1, None
         if number == 1:
             return 0, None
-        return number - 1, f"{self.path} holds {number} {what}s; the last is taken (--index chooses another)"
+        return number - 1, f"the last of {number} {what}s in the file (--index chooses another)"
 
     def _like_json(self) -> bool:
         try:

@@ -77,18 +77,28 @@ def _read_aggregate(given: Given) -> Run:
     count = _average(content, "request_count", path, line)
     if count == 0:
         raise InputError("no request succeeded", path=path, line=line, key="request_count")
+    chunks = mapping(content.get(NAMES["itl"]) or {}, path, line, NAMES["itl"])
+    output = _average(content, "total_osl", path, line)
+    merged = 1 - number(chunks, "count", path, line) / max(output - count, 1)
+    if merged > MERGED:
+        figures = {name: value for name, value in figures.items() if not name.startswith("itl_")}
     return Run(
         name=given.name,
         format=NAME,
         path=path,
         figures=figures,
+        not_comparable={"itl": _merged(merged)} if merged > MERGED else {},
         remarks={"itl": "gaps between chunks; percentiles from a t-digest"},
         facts={key: str(content[key]) for key in ("aiperf_version", "benchmark_id") if content.get(key)},
         num_requests=count,
         prompt_tokens=_average(content, "total_isl", path, line),
-        output_tokens=_average(content, "total_osl", path, line),
+        output_tokens=output,
         notes=(f"aggregate figures only; {DETAIL} has each request",),
     )
+
+
+def _merged(share: float) -> str:
+    return f"{100 * share:.1f} % of the tokens came together with others: inter_chunk_latency is between chunks"
 
 
 def _average(content: Mapping[str, Any], name: str, path: Path, line: int) -> float:
@@ -122,7 +132,6 @@ def _read_detail(given: Given) -> Run:
     requests = Requests(*table[order].T)
     pooled = np.concatenate(gaps)
     merged = 1 - len(pooled) / max(1.0, float(np.maximum(requests.output_tokens - 1, 0).sum()))
-    reason = f"{100 * merged:.1f} % of the tokens came together with others: inter_chunk_latency is between chunks"
     apart = merged <= MERGED and len(pooled) > 0
     counts = ((left_out, "requests failed or were cancelled and are"), (warmup, "requests of the warm-up are"))
     return Run(
@@ -131,7 +140,7 @@ def _read_detail(given: Given) -> Run:
         path=path,
         requests=requests,
         itl=Pool.of(pooled) if apart else None,
-        not_comparable={} if apart else {"itl": reason},
+        not_comparable={} if apart else {"itl": _merged(merged)},
         num_requests=len(requests),
         prompt_tokens=float(requests.prompt_tokens.sum()),
         output_tokens=float(requests.output_tokens.sum()),

@@ -22,6 +22,7 @@ from simulator.trace import Floats
 NAME = "GuideLLM"
 DESCRIPTION = "benchmarks.json; of several benchmarks the last, or --index"
 NO_GAPS = "GuideLLM keeps one mean gap a request, not the gaps"
+REMARKS = {"itl": "mean only, weighted by tokens", "e2e": "until the response ends"}
 NEAREST = "percentiles are not interpolated there"
 
 
@@ -56,8 +57,8 @@ def read(given: Given) -> Run:
         path=given.path,
         requests=requests,
         figures=figures,
-        not_comparable=dict.fromkeys(("itl",), NO_GAPS) | ({} if whole else {"tpot": "no value a request in the file"}),
-        remarks={"itl": "mean only, weighted by tokens"} | ({} if whole else dict.fromkeys(("ttft", "e2e"), NEAREST)),
+        not_comparable={"itl": NO_GAPS} if whole else {"itl": NO_GAPS, "tpot": "no value a request in the file"},
+        remarks=REMARKS if whole else {"ttft": NEAREST, **REMARKS, "e2e": f"{REMARKS['e2e']}; {NEAREST}"},
         facts=_facts(content),
         num_requests=count,
         prompt_tokens=_total(metrics, "prompt", requests, given.path),

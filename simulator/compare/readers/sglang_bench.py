@@ -7,7 +7,7 @@ has no sending times; requests are in the order of the data set, which is that o
 
 from dataclasses import replace
 
-from simulator.compare.readers._client import client_run, several
+from simulator.compare.readers._client import chosen_run
 from simulator.compare.readers._given import Given
 from simulator.compare.run import Run
 
@@ -25,10 +25,5 @@ def recognises(given: Given) -> bool:
 
 def read(given: Given) -> Run:
     """See `Reader.read`."""
-    several(given.documents, given.path)
-    place, note = given.chosen(len(given.documents), "run")
-    run = client_run(given.documents[place], given.path, given.name, NAME, NAMES, FACTS)
-    if run.requests is None:
-        run = replace(run, notes=(*run.notes, "no detail in the file (--output-details): aggregate figures only"))
-    shared = {"itl": "a chunk's gap is shared out evenly among its tokens"}
-    return replace(run, remarks={**run.remarks, **shared}, notes=(*([note] if note else []), *run.notes))
+    run = chosen_run(given, NAME, NAMES, FACTS, "--output-details")
+    return replace(run, remarks={"itl": "a chunk's gap is shared out evenly among its tokens"})

@@ -6,9 +6,7 @@ ours, as far as a chunk holds one token. `duration` begins before the first requ
 `start_times` where the file has them.
 """
 
-from dataclasses import replace
-
-from simulator.compare.readers._client import client_run, several
+from simulator.compare.readers._client import chosen_run
 from simulator.compare.readers._given import Given
 from simulator.compare.run import Run
 
@@ -29,9 +27,4 @@ def recognises(given: Given) -> bool:
 
 def read(given: Given) -> Run:
     """See `Reader.read`."""
-    several(given.documents, given.path)
-    place, note = given.chosen(len(given.documents), "run")
-    run = client_run(given.documents[place], given.path, given.name, NAME, NAMES, FACTS)
-    if run.requests is None:
-        run = replace(run, notes=(*run.notes, "no detail in the file (--save-detailed): aggregate figures only"))
-    return replace(run, notes=(*([note] if note else []), *run.notes))
+    return chosen_run(given, NAME, NAMES, FACTS, "--save-detailed")
