@@ -100,9 +100,9 @@ Exit status: 0 done, 2 the input is wrong, 1 anything else.
 def simulate_trace(listing: str | None, **options: Any) -> None:
     """Replay a request trace through LLM-inference schedulers at measured step costs.
 
-    Writes summary.csv, requests.csv and iterations.csv of each policy, comparison plots, report.html and an
-    experiment.yaml that repeats the run. Without arguments runs the bundled example. Command-line options override
-    those of an experiment YAML.
+    Writes summary.csv, requests.csv, iterations.csv and itl_quantiles.csv of each policy, comparison plots, report.html
+    and an experiment.yaml that repeats the run. Without arguments runs the bundled example. Command-line options
+    override those of an experiment YAML.
     """
     if listing:
         from simulator.listing import print_listing

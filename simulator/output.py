@@ -18,7 +18,7 @@ CSV_ROWS = 1_000_000
 """Iteration logs longer than this are written as Parquet."""
 
 _PLOTS = ("ttft", "itl", "throughput", "timeline", "itl_over_time", "queue")
-_RUN_FILES = ("requests.csv", "iterations.csv", "iterations.parquet")
+_RUN_FILES = ("requests.csv", "iterations.csv", "iterations.parquet", "itl_quantiles.csv")
 
 
 def prepare_folder(folder: Path, labels: Sequence[str], inputs: Sequence[Path], *, force: bool) -> None:
@@ -76,10 +76,11 @@ def _files_of(folder: Path, labels: Sequence[str] | None) -> list[Path]:
 
 
 def write_run(folder: Path, result: PolicyResult) -> None:
-    """`<label>/requests.csv` and `<label>/iterations.csv` (Parquet when long)."""
+    """`<label>/requests.csv`, `<label>/iterations.csv` (Parquet when long) and `<label>/itl_quantiles.csv`."""
     run = folder / result.label
     run.mkdir(exist_ok=True)
     write_csv(run / "requests.csv", result.requests)
+    write_csv(run / "itl_quantiles.csv", result.itl_quantiles)
     if len(result.iterations) > CSV_ROWS:
         _copy(run / "iterations.parquet", result.iterations, "FORMAT parquet, COMPRESSION zstd")
     else:

@@ -78,7 +78,8 @@ class PolicyResult:
     """One policy's run over one trace.
 
     `requests` and `iterations` have the columns of `requests.csv` and `iterations.csv` (seconds as float64, times that
-    do not exist NaN); `summary` has the columns of `summary.csv` in their order; `options` are the policy's.
+    do not exist NaN), `itl_quantiles` those of `itl_quantiles.csv`; `summary` has the columns of `summary.csv` in their
+    order; `options` are the policy's.
     """
 
     label: str
@@ -87,6 +88,7 @@ class PolicyResult:
     requests: Table
     iterations: Table
     gaps: Gaps
+    itl_quantiles: Table
     summary: dict[str, Any]
     notes: tuple[str, ...] = field(default=())
 

@@ -32,24 +32,28 @@ def weighted_quantiles(values: Floats, counts: Ints, probabilities: Floats) -> F
 def _ranked(values: Floats, counts: Ints, ranks: Ints) -> Floats:
     """The values at places `ranks` (from 0) of the ascending sample.
 
-    Long samples are first counted in equal bins, and only the bins that hold a wanted place are sorted.
+    Long samples are first counted in equal bins, and only the bins that hold a wanted place are sorted, in parts.
     """
     low, high = values.min(), values.max()
     if len(values) <= _SORTED_AT_ONCE or not high > low:
         return _ranked_by_sorting(values, counts, ranks)
     bins = np.empty(len(values), np.int16)
-    held = np.zeros(_BINS)
+    held, entries = np.zeros(_BINS), np.zeros(_BINS, np.int64)
     for start in range(0, len(values), _SORTED_AT_ONCE):  # in parts, for the sake of memory
         part = slice(start, start + _SORTED_AT_ONCE)
         bins[part] = np.minimum((values[part] - low) * (_BINS / (high - low)), _BINS - 1)
         held += np.bincount(bins[part], weights=counts[part], minlength=_BINS)
-    ends = np.cumsum(held).astype(np.int64)
+        entries += np.bincount(bins[part], minlength=_BINS)
     found = np.empty(len(ranks))
-    home = np.searchsorted(ends, ranks, side="right")
-    for wanted in np.unique(home):
-        inside, here = bins == wanted, home == wanted
-        before = ends[wanted - 1] if wanted else 0
-        found[here] = _ranked_by_sorting(values[inside], counts[inside], ranks[here] - before)
+    home = np.searchsorted(np.cumsum(held).astype(np.int64), ranks, side="right")
+    wanted = np.unique(home)
+    number = np.cumsum(entries[wanted]) // (8 * _SORTED_AT_ONCE)
+    for group in np.unique(number):
+        sorted_here = np.zeros(_BINS, np.bool_)
+        sorted_here[wanted[number == group]] = True
+        left_out = np.cumsum(np.where(sorted_here, 0, held)).astype(np.int64)
+        inside, here = sorted_here[bins], sorted_here[home]
+        found[here] = _ranked_by_sorting(values[inside], counts[inside], ranks[here] - left_out[home[here]])
     return found
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from simulator.metrics.gap_quantiles import gap_quantiles
 from simulator.metrics.quantiles import percentiles, weighted_mean, weighted_percentiles
 from simulator.metrics.tables import IterationTable, request_table
 from simulator.metrics.tokens import LoggedGaps, Ticks, gap_sample
@@ -29,6 +30,7 @@ def policy_result(label: str, policy: str, options: Mapping[str, Any], trace: Tr
         requests,
         IterationTable(run.iterations),
         LoggedGaps(run),
+        gap_quantiles(*gaps),
         summary,
     )
 

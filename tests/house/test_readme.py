@@ -99,7 +99,7 @@ def test_every_output_column_is_described(folder):
     """In backticks; the latencies of the summary by their pattern."""
     simulate("simulate-trace mytrace.csv --policy vllm --out first")
     patterned = re.compile(r"(ttft|tpot|itl|e2e|queue)_(mean|p50|p90|p99)_s")
-    for name in ("summary.csv", "vllm/requests.csv", "vllm/iterations.csv"):
+    for name in ("summary.csv", "vllm/requests.csv", "vllm/iterations.csv", "vllm/itl_quantiles.csv"):
         columns = (folder / "first" / name).read_text(encoding="utf-8").splitlines()[0].split(",")
         missing = [column for column in columns if f"`{column}`" not in README and not patterned.fullmatch(column)]
         assert not missing, name

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from simulator.metrics.gap_quantiles import gap_quantiles
 from simulator.results import SUMMARY_METRICS, SUMMARY_STATISTICS, PolicyResult, TokenGaps
 
 
@@ -109,7 +110,9 @@ def assemble(
     ends, lengths, counts = zip(*gaps, strict=True) if gaps else ((), (), ())
     pooled = TokenGaps(np.array(ends, float), np.array(lengths, float), np.array(counts, np.int64))
     policy = label.split("-")[0]
-    result = PolicyResult(label, policy, {"chunk_size": 512}, requests, pd.DataFrame(steps), pooled, {})
+    quantiles = gap_quantiles(pooled.gap_s, pooled.count)
+    options = {"chunk_size": 512}
+    result = PolicyResult(label, policy, options, requests, pd.DataFrame(steps), pooled, quantiles, {})
     return replace(result, summary=summary(result))
 
 

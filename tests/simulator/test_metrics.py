@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from policies.orca import Orca
 from policies.vllm import Vllm
-from simulator.metrics.quantiles import percentiles, weighted_mean, weighted_percentiles
+from simulator.metrics.gap_quantiles import PROBABILITIES, gap_quantiles
+from simulator.metrics.quantiles import percentiles, weighted_mean, weighted_percentiles, weighted_quantiles
 from simulator.metrics.tokens import Ticks, longest_gaps, token_gaps, token_times_ns
 from simulator.runlog import LoggedRun
 from tests.simulator.runs import replay
@@ -50,6 +51,26 @@ def test_weighted_mean(sample: list[tuple[float, int]]) -> None:
     """A weighted mean is that of the sample in which each value is repeated."""
     values, counts = np.array([v for v, _ in sample]), np.array([c for _, c in sample])
     assert weighted_mean(values, counts) == pytest.approx(float(np.repeat(values, counts).mean()))
+
+
+def test_many_quantiles_of_a_long_sample() -> None:
+    """As numpy's where the sample is sorted in parts, ties and a heavy tail included."""
+    random = np.random.default_rng(0)
+    values, counts = np.round(random.lognormal(-4, 1.5, 700_000), 4), random.integers(0, 5, 700_000)
+    wanted = np.array([0.0, *random.random(500), 0.9999, 1.0])
+    expected = np.quantile(np.repeat(values, counts), wanted)
+    np.testing.assert_allclose(weighted_quantiles(values, counts, wanted), expected, rtol=1e-12)
+
+
+def test_gap_quantiles() -> None:
+    """A thousand probabilities that rise to the maximum and hold every round percentile; none of no gaps."""
+    assert len(PROBABILITIES) == 992
+    assert (np.diff(PROBABILITIES) > 0).all()
+    assert {0.0, 0.5, 0.9, 0.95, 0.99, 0.999, 0.9999, 1.0} <= set(PROBABILITIES.tolist())
+    table = gap_quantiles(np.array([0.25, 0.5]), np.array([3, 1]))
+    by_probability = dict(zip(table["probability"].tolist(), table["itl_s"].tolist(), strict=True))
+    assert [by_probability[p] for p in (0.0, 0.5, 0.9, 1.0)] == pytest.approx([0.25, 0.25, 0.425, 0.5])
+    assert np.isnan(gap_quantiles(np.empty(0), np.empty(0, np.int64))["itl_s"]).all()
 
 
 def test_percentile_by_hand() -> None:
