@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from simulator.compare.attribution import Part, parts
 from simulator.compare.drift import composition_drift, composition_of
 from simulator.compare.figures import Figure, figures_of, not_comparable
 from simulator.compare.prices import PriceSource
@@ -27,6 +28,7 @@ class Comparison:
     steps: PricedSteps | None
     price: str
     drift: list[Figure]
+    parts: list[Part]
     notes: list[str]
 
     @property
@@ -53,6 +55,7 @@ def compare(reference: Run, other: Run, source: PriceSource | None) -> Compariso
         matched=matched(reference, other),
         steps=steps,
         price="" if source is None else source.description,
+        parts=_parts(steps, figures_of(reference, other)),
         drift=[] if ours is None or theirs is None else composition_drift(ours, theirs),
         notes=[*_notes(reference, other), *_step_notes(reference, other, logs[0], source, steps)],
     )
@@ -65,8 +68,17 @@ def compare(reference: Run, other: Run, source: PriceSource | None) -> Compariso
 def _priced(run: Run, log: LoggedSteps | None, source: PriceSource | None) -> PricedSteps | None:
     if log is None or source is None or _pipeline_stages(run) > 1:
         return None
-    steps = priced_steps(log, source.price)
+    limit = run.facts.get("max_num_seqs", "")
+    steps = priced_steps(log, source.prices, int(limit) if limit.isdigit() else None)
     return steps if len(steps.rows) else None
+
+
+def _parts(steps: PricedSteps | None, figures: list[Figure]) -> list[Part]:
+    """Parts of the error of the mean ITL, where it and the engine's host are known."""
+    means = [figure for figure in figures if figure.name == "itl_mean_s" and math.isfinite(figure.error_percent)]
+    if steps is None or not steps.profiled or not means:
+        return []
+    return parts(steps.blame, means[0].reference, means[0].other)
 
 
 def _pipeline_stages(run: Run) -> int:

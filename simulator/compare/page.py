@@ -10,6 +10,7 @@ from simulator.compare.wording import (
     drift_table,
     error_table,
     kind_table,
+    parts_table,
     request_table,
     worst_table,
 )
@@ -23,6 +24,14 @@ MOST_FACTS = 24
 OUTPUT_TO_OUTPUT = (
     "from the output of the step before to its own (steps overlap in this log: only decode-only steps between"
     " decode-only steps are looked at)"
+)
+GPU_TO_OUTPUT = (
+    "from where the GPU was done with the step before to its own output (steps overlap in this log; outputs that waited"
+    " for the launch of the next step are left out)"
+)
+PARTS = (
+    "Prices of steps and the host between them are compared on the logged batches, weighted by decodes; what is left of"
+    " the error comes from batches that the real engine did not run."
 )
 
 
@@ -46,6 +55,8 @@ def _lines(comparison: Comparison, drawn: Sequence[str], number_worst: int, made
         yield from ("## Each request", "", "The two runs have the same requests, pair by pair in order of arrival.", "")
         yield from (*_table(request_table(comparison)), *_plot("requests", drawn))
     yield from _steps(comparison, drawn, number_worst)
+    if comparison.parts:
+        yield from ("## Where the error of the mean ITL comes from", "", PARTS, "", *_table(parts_table(comparison)))
     if comparison.drift:
         yield from ("## Composition drift", "", "What the steps held that ran something, not how long they took.", "")
         yield from _table(drift_table(comparison))
@@ -63,7 +74,8 @@ def _steps(comparison: Comparison, drawn: Sequence[str], number_worst: int) -> I
     steps = comparison.steps
     if steps is None:
         return
-    rule = OUTPUT_TO_OUTPUT if steps.asynchronous else "from the end of `schedule()` to its output"
+    overlapping = GPU_TO_OUTPUT if steps.profiled else OUTPUT_TO_OUTPUT
+    rule = overlapping if steps.asynchronous else "from the end of `schedule()` to its output"
     yield from ("## Step times", "")
     yield f"Prices by {_text(comparison.price)}. A step was measured {rule}."
     yield from ("An error is (priced - measured) / measured; the last column compares the sums.", "")

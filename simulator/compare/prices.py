@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from simulator.compare.run import Run
-from simulator.compare.steps import Price, table_price
+from simulator.compare.steps import StepPrices
 from simulator.costs import LinearCosts, StepCosts
-from simulator.errors import InputError, nearest
-from simulator.experiment import ENGINES
+from simulator.engines.profile import NONE, load_engine
+from simulator.errors import InputError
 from simulator.files import load_yaml
 from simulator.named_tables import find_table
 from simulator.table_costs import TableCosts
@@ -17,9 +17,9 @@ from simulator.validation import parse
 
 @dataclass(frozen=True)
 class PriceSource:
-    """A price of steps, and in words what it is."""
+    """Prices of steps, and in words what they are."""
 
-    price: Price
+    prices: StepPrices
     description: str
     tensor: int = 1
 
@@ -35,13 +35,13 @@ def find_price(runs: tuple[Run, Run], costs: str | None, engine: str | None, ten
                 raise InputError(f"{runs[0].name} has no step log, so there is nothing to price", key=option)
         return None
     if costs is not None:
-        return _source(costs, engine or "none", tensor, None, None)
+        return _source(costs, engine or NONE, tensor, None, None)
     for run in reversed(runs):
         if run.experiment is not None:
             keys = load_yaml(run.experiment)
             parallel = keys.get("parallel")
             degree = parallel.get("tensor") if isinstance(parallel, dict) else None
-            named = engine or str(keys.get("engine", "none"))
+            named = engine or str(keys.get("engine", NONE))
             return _source(keys.get("costs"), named, tensor or degree, run.experiment.parent.resolve(), run.experiment)
     if engine is not None:
         raise InputError("needs --costs, or a folder of simulate-trace on one side", key="--engine")
@@ -49,16 +49,20 @@ def find_price(runs: tuple[Run, Run], costs: str | None, engine: str | None, ten
 
 
 def _source(costs: Any, engine: str, tensor: int | None, beside: Path | None, path: Path | None) -> PriceSource:
-    if engine not in ENGINES:
-        raise InputError(f'unknown engine profile "{engine}"; {nearest(engine, ENGINES, "engines")}', key="--engine")
+    profile = load_engine(engine, beside)
     step_costs: StepCosts
-    degree = tensor or 1
+    degree, layers, heat = tensor or 1, 0, None
     if isinstance(costs, str):
         table = find_table(costs, beside, tensor)
-        step_costs, name, degree = TableCosts(table), table.name, table.metadata.tensor_parallel
+        table_costs = TableCosts(table)
+        step_costs, heat, name = table_costs, table_costs.heat(), table.name
+        degree, layers = table.metadata.tensor_parallel, table.metadata.model.num_hidden_layers
     elif isinstance(costs, dict) and isinstance(costs.get("linear"), dict):
+        if profile is not None:
+            raise InputError("an engine's launch times depend on the model; name a cost table", key="costs")
         step_costs, name = parse(LinearCosts, costs["linear"], path=path, prefix="costs.linear."), "linear (analytic)"
     else:
         raise InputError("should be the name of a cost table, or {linear: ...}", path=path, key="costs")
-    description = f"costs {name}, engine {engine}: the GPU's time alone"
-    return PriceSource(table_price(step_costs), description, degree)
+    what = "the GPU's time alone" if profile is None else "GPU and host"
+    prices = StepPrices(step_costs, heat, profile, layers)
+    return PriceSource(prices, f"costs {name}, engine {engine}: {what}", degree)

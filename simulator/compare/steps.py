@@ -2,17 +2,22 @@
 
 In a synchronous engine a step takes from the end of `schedule()` until its output is there. An asynchronous one
 schedules a step while the last still runs, so that span holds most of two steps, and the launch of a slow step delays
-the collection of the one before. There a step takes from the output before to its own, and only decode-only steps
-between decode-only steps are looked at, scheduled before the output before was there (else the engine had been idle).
+the collection of the one before. There a step takes from where the GPU was done with the one before to its own output:
+see `simulator.engines.logged.Predicted`. Without an engine profile nothing is known of launches: then only decode-only
+steps between decode-only steps are looked at, scheduled before the output before was there (else the engine had been
+idle), from output to output.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.compare.attribution import token_gap_errors
 from simulator.costs import StepCosts
+from simulator.engines.logged import predict, price_log
+from simulator.engines.profile import EngineProfile, Mode
+from simulator.power_limit import Heat
 from simulator.step_log_file import LoggedSteps
 from simulator.trace import Floats, Ints
 
@@ -22,36 +27,30 @@ KINDS = ("decode only", f"mixed, up to {SMALL_STEP} tokens", f"mixed, above {SMA
 
 
 @dataclass(frozen=True)
-class Step:
-    """What a price may depend on: decodes with the sum and the largest of their contexts after the step, and chunks
-    (context before, tokens)."""
+class StepPrices:
+    """What steps should take: costs of the GPU, its heat if it has a power limit, and the engine of a model of so many
+    layers, None for the GPU's time alone."""
 
-    decodes: int
-    decode_context: int
-    longest: int
-    chunks: tuple[tuple[int, int], ...]
-
-
-Price = Callable[[Step], float]
-"""Seconds that a step takes."""
-
-
-def table_price(costs: StepCosts) -> Price:
-    """The GPU's time alone, as a cost table or formula has it."""
-    return lambda step: costs.step_ns(step.decodes, step.decode_context, step.longest, step.chunks) / 1e9
+    costs: StepCosts
+    heat: Heat | None = None
+    profile: EngineProfile | None = None
+    layers: int = 0
 
 
 @dataclass(frozen=True)
 class PricedSteps:
     """Those steps of a log that have a measured time: `rows` are their places in it, `kind` indexes KINDS, times are
-    seconds. `asynchronous` says by which rule they were measured."""
+    seconds. `asynchronous` and `profiled` say by which rule they were measured. `blame` is for
+    `simulator.compare.attribution`."""
 
     log: LoggedSteps
     asynchronous: bool
+    profiled: bool
     rows: Ints
     kind: Ints
     measured_s: Floats
     priced_s: Floats
+    blame: tuple[float, float]
 
     @property
     def errors_percent(self) -> Floats:
@@ -59,19 +58,28 @@ class PricedSteps:
         return 100 * (self.priced_s - self.measured_s) / self.measured_s
 
 
-def priced_steps(log: LoggedSteps, price: Price) -> PricedSteps:
-    """Every step whose time the log shows, with its price."""
+def priced_steps(log: LoggedSteps, prices: StepPrices, max_num_seqs: int | None = None) -> PricedSteps:
+    """Every step whose time the log shows, with its price; `max_num_seqs` is the engine's."""
+    profile = prices.profile
+    captured = [] if profile is None else profile.cuda_graphs.captured(max_num_seqs)
+    priced = price_log(log, prices.costs, captured, prices.heat)
+    mode = Mode() if profile is None else profile.mode(2 if priced.pipelined else 1)
+    predicted = predict(priced, mode, prices.layers)
     kind = _kinds(log)
-    asynchronous = bool(log.pipelined.any())
-    measured = _between_outputs(log, kind) if asynchronous else log.output_ready_s - log.schedule_end_s
-    rows = np.flatnonzero((kind >= 0) & (measured > 0))
-    prices = [price(_step(log, int(row))) for row in rows]
-    return PricedSteps(log, asynchronous, rows, kind[rows], measured[rows], np.array(prices, dtype=np.float64))
-
-
-def _step(log: LoggedSteps, row: int) -> Step:
-    chunks = tuple((before, tokens) for _, before, tokens in log.chunks[row])
-    return Step(int(log.decodes[row]), int(log.decode_context[row]), int(log.longest[row]), chunks)
+    told = np.isfinite(predicted.measured_s) & (predicted.measured_s > 0)
+    if profile is None and priced.pipelined:
+        told &= _among_decodes(log, kind)
+    rows = np.flatnonzero((kind >= 0) & told)
+    return PricedSteps(
+        log=log,
+        asynchronous=priced.pipelined,
+        profiled=profile is not None,
+        rows=rows,
+        kind=kind[rows],
+        measured_s=predicted.measured_s[rows],
+        priced_s=predicted.predicted_s[rows],
+        blame=token_gap_errors(priced, predicted, mode),
+    )
 
 
 def _kinds(log: LoggedSteps) -> Ints:
@@ -81,17 +89,15 @@ def _kinds(log: LoggedSteps) -> Ints:
     return np.select(choices, [-1, 0, 3, 1], default=2)
 
 
-def _between_outputs(log: LoggedSteps, kind: Ints) -> Floats:
-    """From the output before to its own, of the steps that the module's docstring allows; NaN of others."""
-    measured = np.full(len(log), np.nan)
-    measured[1:] = np.diff(log.output_ready_s)
+def _among_decodes(log: LoggedSteps, kind: Ints) -> NDArray[np.bool_]:
+    """Of each step, whether it is of decodes alone between such, in an engine that was at work."""
     decoding: NDArray[np.bool_] = kind == 0
     alone = decoding.copy()
     alone[1:] &= decoding[:-1] & (log.step[1:] == log.step[:-1] + 1)
     alone[1:] &= log.schedule_end_s[1:] < log.output_ready_s[:-1]
     alone[:-1] &= decoding[1:]
     alone[[0, -1]] = False
-    return np.where(alone, measured, np.nan)
+    return alone
 
 
 @dataclass(frozen=True)

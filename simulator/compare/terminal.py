@@ -6,7 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from simulator.compare.comparison import Comparison
-from simulator.compare.wording import TextTable, drift_table, error_table, kind_table, request_table
+from simulator.compare.wording import TextTable, drift_table, error_table, kind_table, parts_table, request_table
 
 LARGE, CLOSE = 10.0, 5.0
 """Errors in per cent from which a figure is shown red, and below which green."""
@@ -20,6 +20,8 @@ def tables(comparison: Comparison) -> Iterator[Table]:
         yield _table(request_table(comparison))
     if comparison.steps is not None:
         yield _table(kind_table(comparison.steps))
+    if comparison.parts:
+        yield _table(parts_table(comparison))
     if comparison.drift:
         yield _table(drift_table(comparison))
 

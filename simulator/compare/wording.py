@@ -11,7 +11,16 @@ from simulator.compare.figures import Figure
 from simulator.compare.steps import PricedSteps, errors_by_kind, worst
 from simulator.report.wording import duration, significant
 
-__all__ = ["TextTable", "drift_table", "error_table", "kind_table", "percent", "request_table", "worst_table"]
+__all__ = [
+    "TextTable",
+    "drift_table",
+    "error_table",
+    "kind_table",
+    "parts_table",
+    "percent",
+    "request_table",
+    "worst_table",
+]
 
 REQUEST_QUANTILES = (1, 5, 25, 50, 75, 95, 99)
 
@@ -56,6 +65,12 @@ def kind_table(steps: PricedSteps) -> TextTable:
         for row in errors_by_kind(steps)
     ]  # fmt: skip
     return TextTable(("Steps", "Count", "Median", "Median |error|", "p95 |error|", "In sum"), rows)
+
+
+def parts_table(comparison: Comparison) -> TextTable:
+    """Where the error of the mean time between tokens comes from."""
+    rows = [(part.name, f"{1e3 * part.seconds:+.2f} ms", percent(part.percent)) for part in comparison.parts]
+    return TextTable(("Error of mean ITL", "Time", "Of measured"), rows)
 
 
 def worst_table(steps: PricedSteps, number: int) -> TextTable:

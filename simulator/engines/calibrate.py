@@ -11,7 +11,7 @@ import numpy as np
 from simulator.cost_table import CostTable
 from simulator.engines.fit import FitLog, Mask, fit_mode
 from simulator.engines.latency import ClientTimes, arrival_and_delivery
-from simulator.engines.logged import EAGER, EMPTY, FULL, PIECEWISE, PricedSteps, predict, price_log
+from simulator.engines.logged import EAGER, EMPTY, FULL, PIECEWISE, PricedLog, predict, price_log
 from simulator.engines.profile import EngineProfile, Mode
 from simulator.step_log_file import LoggedSteps
 from simulator.table_costs import TableCosts
@@ -90,7 +90,7 @@ def fitted_blocks(steps: int, held_out: float) -> Mask:
     return np.asarray(np.floor((block + 1) * held_out) == np.floor(block * held_out))
 
 
-def _priced(recording: Recording, profile: EngineProfile) -> PricedSteps:
+def _priced(recording: Recording, profile: EngineProfile) -> PricedLog:
     costs = TableCosts(recording.table)
     return price_log(recording.log, costs, profile.cuda_graphs.captured(recording.max_num_seqs), costs.heat())
 

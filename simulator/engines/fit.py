@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from simulator.engines.logged import EAGER, EMPTY, FULL, KINDS, PIECEWISE, PricedSteps, aftermath_of, host_s, launches
+from simulator.engines.logged import EAGER, EMPTY, FULL, KINDS, PIECEWISE, PricedLog, aftermath_of, host_s, launches
 from simulator.engines.profile import Aftermath, HostTime, Launch, Mode
 from simulator.trace import Floats, Ints
 
@@ -39,7 +39,7 @@ Mask = NDArray[np.bool_]
 class FitLog:
     """A log to fit to: its steps priced, the model's layers, and which steps are used."""
 
-    priced: PricedSteps
+    priced: PricedLog
     layers: int
     used: Mask
 

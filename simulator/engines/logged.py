@@ -22,7 +22,7 @@ NS_PER_S = 1e9
 
 
 @dataclass(frozen=True)
-class PricedSteps:
+class PricedLog:
     """A log with what its steps are: `kind` of each, its `sequences`, and `gpu_s`, GPU seconds by the cost table, with
     padding to captured sizes and under the power limit, but without `Launch.gpu`."""
 
@@ -45,7 +45,7 @@ class PricedSteps:
         return np.asarray(resumed)
 
 
-def price_log(log: LoggedSteps, costs: StepCosts, captured: list[int], heat: Heat | None = None) -> PricedSteps:
+def price_log(log: LoggedSteps, costs: StepCosts, captured: list[int], heat: Heat | None = None) -> PricedLog:
     """`log` at `costs`, with CUDA graphs for the `captured` numbers of tokens. O(steps)."""
     padded = padded_tokens(captured)
     tokens = log.tokens
@@ -71,7 +71,7 @@ def price_log(log: LoggedSteps, costs: StepCosts, captured: list[int], heat: Hea
         end_ns = start_ns + int(price)
         decoded_ns = end_ns
         gpu_s[step] = price / NS_PER_S
-    return PricedSteps(log, kind, log.decodes + log.num_chunks, gpu_s)
+    return PricedLog(log, kind, log.decodes + log.num_chunks, gpu_s)
 
 
 def host_s(time: HostTime, sequences: Ints) -> Floats:
@@ -95,14 +95,16 @@ class Predicted:
 
     measured_s: Floats
     predicted_s: Floats
+    ahead_s: Floats
+    """Predicted - measured time of each output, given all before it."""
 
 
-def predict(priced: PricedSteps, mode: Mode, layers: int) -> Predicted:
+def predict(priced: PricedLog, mode: Mode, layers: int) -> Predicted:
     """What `mode` says of each step."""
     return _predict_in_flight(priced, mode, layers) if priced.pipelined else _predict_alone(priced, mode, layers)
 
 
-def _by_kind(priced: PricedSteps, mode: Mode, layers: int) -> tuple[Floats, Floats, Floats]:
+def _by_kind(priced: PricedLog, mode: Mode, layers: int) -> tuple[Floats, Floats, Floats]:
     """(seconds to prepare, to launch, of the GPU) of each step; 0 of empty ones."""
     prepare, launch, gpu = (np.zeros(len(priced.kind)) for _ in range(3))
     for kind, way in enumerate(launches(mode)):
@@ -114,24 +116,24 @@ def _by_kind(priced: PricedSteps, mode: Mode, layers: int) -> tuple[Floats, Floa
     return prepare, launch, gpu
 
 
-def aftermath_of(priced: PricedSteps, steps: int) -> NDArray[np.bool_]:
+def aftermath_of(priced: PricedLog, steps: int) -> NDArray[np.bool_]:
     """Of each step, whether it is of decodes alone and among the first `steps` after an eager one."""
     place = np.arange(len(priced.kind))
     last = np.maximum.accumulate(np.where(priced.kind == EAGER, place, -1))
     return np.asarray((priced.kind == FULL) & (last >= 0) & (place - last <= steps))
 
 
-def _predict_alone(priced: PricedSteps, mode: Mode, layers: int) -> Predicted:
+def _predict_alone(priced: PricedLog, mode: Mode, layers: int) -> Predicted:
     log = priced.log
     prepare, launch, gpu = _by_kind(priced, mode, layers)
     measured = log.output_ready_s - log.schedule_end_s
     predicted = prepare + np.maximum(gpu, launch) + 1e-6 * mode.collect_us
     empty = priced.kind == EMPTY
     measured[empty] = predicted[empty] = np.nan
-    return Predicted(measured, predicted)
+    return Predicted(measured, predicted, predicted - measured)
 
 
-def _predict_in_flight(priced: PricedSteps, mode: Mode, layers: int) -> Predicted:
+def _predict_in_flight(priced: PricedLog, mode: Mode, layers: int) -> Predicted:
     """One step ahead: see `Predicted`."""
     log = priced.log
     prepare, launch, gpu = _by_kind(priced, mode, layers)
@@ -139,15 +141,16 @@ def _predict_in_flight(priced: PricedSteps, mode: Mode, layers: int) -> Predicte
     prepared = log.schedule_end_s + prepare
     launched = prepared + launch
     ready, resumed = log.output_ready_s, priced.resumed
-    measured, predicted = np.full(len(log), np.nan), np.full(len(log), np.nan)
+    measured, predicted, ahead = (np.full(len(log), np.nan) for _ in range(3))
     free = -np.inf
     for step in np.flatnonzero(priced.kind != EMPTY).tolist():
         done = max(max(free, prepared[step]) + gpu[step], launched[step])
         next_launched = launched[step + 1] if step + 1 < len(log) and log.pipelined[step + 1] else -np.inf
+        ahead[step] = max(done + collect, next_launched) - ready[step]
         if next_launched > done + collect:
             free = done
             continue
         if resumed[step] and prepared[step] < free:
             measured[step], predicted[step] = ready[step] - free, done + collect - free
         free = ready[step] - collect
-    return Predicted(measured, predicted)
+    return Predicted(measured, predicted, ahead)

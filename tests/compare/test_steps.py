@@ -1,16 +1,19 @@
 """Step times against prices: which steps of a log have a time, and the errors by kind of batch."""
 
 import gzip
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
 from simulator.compare.drift import composition_drift, logged_composition, simulated_composition
-from simulator.compare.steps import KINDS, Step, errors_by_kind, priced_steps, worst
+from simulator.compare.steps import KINDS, StepPrices, errors_by_kind, priced_steps, worst
+from simulator.costs import LinearCosts
 from simulator.errors import InputError
 from simulator.step_log_file import read_step_log
 from simulator.step_log_rows import COLUMNS
 
+TWO_SECONDS = StepPrices(LinearCosts(fixed_ns=2 * 10**9))
 SYNC = [
     "0,0,1,5,6,1,0,0,0,0,0:0:8,",  # prefill only: 4 s
     "1,6,7,9,10,0,1,1,9,9,1:4:20,",  # mixed: 2 s
@@ -45,7 +48,7 @@ def log(tmp_path):
 
 def test_a_synchronous_step_takes_from_scheduling_to_output(log):
     """Steps that run nothing are left out; each of the others has its kind."""
-    steps = priced_steps(log(SYNC), lambda _: 2.0)
+    steps = priced_steps(log(SYNC), TWO_SECONDS)
     assert not steps.asynchronous
     assert steps.log.step[steps.rows].tolist() == [0, 1, 2, 4]
     assert steps.measured_s.tolist() == [4, 2, 1, 3]
@@ -59,7 +62,7 @@ def test_a_synchronous_step_takes_from_scheduling_to_output(log):
 
 def test_a_pipelined_step_takes_from_output_to_output(log):
     """Only between decode-only steps, and only where the engine was not idle."""
-    steps = priced_steps(log(ASYNC), lambda _: 2.0)
+    steps = priced_steps(log(ASYNC), TWO_SECONDS)
     assert steps.asynchronous
     assert steps.log.step[steps.rows].tolist() == [1, 5, 7]
     assert steps.measured_s.tolist() == [2, 4, 2]
@@ -67,14 +70,21 @@ def test_a_pipelined_step_takes_from_output_to_output(log):
 
 def test_a_price_sees_the_whole_composition(log):
     """Decodes with sum and largest context, chunks without their request."""
-    seen = []
-    priced_steps(log(SYNC[:2]), lambda step: seen.append(step) or 1.0)
-    assert seen == [Step(0, 0, 0, ((0, 8),)), Step(1, 9, 9, ((4, 20),))]
+
+    class Seen(LinearCosts):
+        steps: ClassVar[list] = []
+
+        def step_ns(self, decodes, decode_context, longest, chunks):
+            self.steps.append((decodes, decode_context, longest, chunks))
+            return super().step_ns(decodes, decode_context, longest, chunks)
+
+    priced_steps(log(SYNC[:2]), StepPrices(Seen(fixed_ns=10**9)))
+    assert Seen.steps == [(0, 0, 0, [(0, 8)]), (1, 9, 9, [(4, 20)])]
 
 
 def test_errors_are_given_by_kind_and_of_all(log):
     """Signed and absolute per cent of the measured time, and the sums."""
-    rows = {row.kind: row for row in errors_by_kind(priced_steps(log(SYNC), lambda _: 2.0))}
+    rows = {row.kind: row for row in errors_by_kind(priced_steps(log(SYNC), TWO_SECONDS))}
     assert list(rows) == [*KINDS, "all"]
     assert rows["decode only"].median_percent == pytest.approx(100)
     assert rows["prefill only"].median_percent == pytest.approx(-50)
@@ -87,7 +97,7 @@ def test_errors_are_given_by_kind_and_of_all(log):
 
 def test_the_worst_steps_are_those_off_by_most_seconds(log):
     """Not by most per cent: step 0 is off by 2 s, steps 2 and 4 by 1 s."""
-    steps = priced_steps(log(SYNC), lambda _: 2.0)
+    steps = priced_steps(log(SYNC), TWO_SECONDS)
     assert steps.log.step[steps.rows[worst(steps, 3)]].tolist() == [0, 2, 4]
 
 
