@@ -208,8 +208,21 @@ def _fit_launches(logs: Sequence[FitLog], mode: Mode, missing: list[str]) -> Mod
         if len(found) < FEWEST_BOUND:
             missing.append(f"{KINDS[way]}.layer_us: {len(found)} outputs waited for a launch, too few to fit; kept")
             continue
-        mode = _with_way(mode, way, replace(launch, layer_us=round(float(np.median(found)), 2)))
+        mode = _with_way(mode, way, replace(launch, layer_us=round(_usual(found), 2)))
     return mode
+
+
+def _usual(values: Floats) -> float:
+    """The value with the least loss: between the median and the mean, as the steps of the other mode are fitted."""
+    middle = float(np.median(values))
+    if not middle > 0:
+        return 0.0
+
+    def errors(value: Floats) -> Floats:
+        return np.asarray((value[0] - values) / middle)
+
+    found = least_squares(errors, [middle], bounds=(0, np.inf), loss="soft_l1", f_scale=LOSS_SCALE, x_scale=middle)
+    return float(found.x[0])
 
 
 def _launch_us(log: FitLog, way: int, launch: Launch) -> Floats:
@@ -224,7 +237,8 @@ def _launch_us(log: FitLog, way: int, launch: Launch) -> Floats:
     with np.errstate(invalid="ignore"):
         wanted &= waited > 1.1 * before
     each_us = (waited - host_s(launch.prepare, priced.sequences)) * 1e6 / log.layers
-    return np.asarray(np.maximum(each_us[wanted], 0.0))
+    each_us = each_us[wanted]
+    return np.asarray(each_us[each_us > 0])
 
 
 def _beyond_price(logs: Sequence[FitLog], mode: Mode, way: int, full_gpu: HostTime) -> tuple[Ints, Floats]:
