@@ -20,8 +20,9 @@ from profiler.layer import Layers
 from profiler.operators import BUILDERS, Bench, Operator
 from profiler.paged import PagedAttention
 from profiler.timing import Timer, Timing
-from simulator.cost_table import COLUMNS, PLACE_COLUMNS, Cliff, TableMetadata, read_table, write_table
+from simulator.cost_table import Cliff, TableMetadata, read_table, write_table
 from simulator.errors import InputError
+from simulator.table_rows import COLUMNS, PLACE_COLUMNS
 
 SAVE_EVERY_S = 5.0
 MOST_FAILURES_IN_A_ROW = 3

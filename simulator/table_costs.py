@@ -28,9 +28,10 @@ from simulator.attention.kernel_times import KernelTimes
 from simulator.attention.kernels import Kernel, kernel_of
 from simulator.attention.mixed_prices import MixedPrices
 from simulator.attention.surfaces import PrefillSurface
-from simulator.cost_table import TOKEN_OPERATORS, CostTable
+from simulator.cost_table import CostTable
 from simulator.errors import InputError
 from simulator.power_limit import Heat
+from simulator.table_rows import TOKEN_OPERATORS
 from simulator.trace import Floats
 
 _NS_PER_US = 1000.0

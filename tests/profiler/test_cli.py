@@ -11,7 +11,8 @@ from profiler.cli import _name_of, main
 from profiler.options import Span
 from profiler.sweep import Workshop, unfinished_path
 from simulator.attention.kernels import kernel_of
-from simulator.cost_table import OPERATORS, read_table
+from simulator.cost_table import read_table
+from simulator.table_rows import OPERATORS
 from tests.profiler.machines import TINY, needs_torch, write_tiny_model
 from tests.simulator.attention.tiles import FA2_TIMES
 
