@@ -95,7 +95,8 @@ def main(model: str | None, out: str | None, report: str | None, plots: str | No
             if options.get(name) is None:
                 options[name] = value
         model = model or DEFAULT_MODEL[device]
-        from profiler.run import Options, profile  # pandas and pydantic, a second to load, are not for --help
+        from profiler.run import profile  # pandas and pydantic, a second to load, are not for --help
+        from profiler.run_setup import Options
 
         profile(Options(model=model, out=Path(out or default_out(model, options)), plots=folder, **options), started_s)  # type: ignore[arg-type]
 
