@@ -4,7 +4,6 @@ import gc
 import sys
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from profiler import device as machine
 from profiler.clocks import ClockSampler
@@ -14,6 +13,7 @@ from profiler.grid import Point, control_points, plan
 from profiler.layer import turns_us
 from profiler.operators import Bench
 from profiler.paged import PagedAttention
+from profiler.power_stage import LIMIT_S, POWER_NOTE, Rank, cycles_for, find_power_limit, noted
 from profiler.progress import ProgressDisplay
 from profiler.run_setup import Options, Setup, prepare, require_writable
 from profiler.scan import EXPECTED_QUESTIONS, SCANNED, scan
@@ -29,14 +29,12 @@ from profiler.sweep import (
 )
 from profiler.timing import QUICK, CpuTimer, CudaTimer, Effort, Timer, warm_gpu
 from simulator.attention.kernels import kernel_of
-from simulator.cost_table import TableMetadata, read_table, write_table
+from simulator.cost_table import TableMetadata, read_table, write_metadata, write_table
 from simulator.errors import InputError
 from simulator.models import load_model
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 WARM_GPU_S = 2.5
+POWER_SHARE = 0.2  # of a budget, for the power limit
 LEAST_ATTENTION_KINDS = 6  # pairs of decodes and chunks, without which there is nothing to fit
 
 
@@ -69,28 +67,66 @@ def profile(options: Options, started_s: float) -> None:
     rows = measured.frame()
     write_table(options.out, rows, metadata)
     discard_unfinished(options.out)
-    _fit_attention(options, rows, metadata)
+    metadata = _find_power_limit(options, setup, measured, metadata, started_s)
+    write_metadata(options.out.with_suffix(".yaml"), metadata)
+    _fit_attention(options, metadata)
     _tell(options, f"{len(rows)} rows in {options.out}, {metadata.seconds:.0f} s")
     plots = None if options.no_plots else options.plots or folder_of(options.out)
     finish(read_table(options.out), options.decodes, plots, options.quiet, measured.remarks())
 
 
-def _fit_attention(options: Options, rows: "pd.DataFrame", metadata: TableMetadata) -> None:
+def _find_power_limit(
+    options: Options, setup: Setup, measured: Measured, metadata: TableMetadata, started_s: float
+) -> TableMetadata:
+    """`metadata` of the written table with the constants of the GPU's power limit, or a note why it has none.
+
+    Raises KeyboardInterrupt with what the table lacks.
+    """
+    if measured.power_limit is not None:
+        return replace(metadata, notes=(*metadata.notes, f"{POWER_NOTE}that of an earlier run"))
+    if options.device == "cpu":
+        return replace(metadata, notes=(*metadata.notes, f"{POWER_NOTE}not looked for on a CPU"))
+    rank = Rank(
+        setup.shape,
+        setup.backend,
+        setup.fused,
+        options.device,
+        machine.dtype_of(options.device, options.dtype),
+        options.tensor_parallel,
+    )
+    cycles = cycles_for(options.max_tokens, options.quick)
+    deadline_s = None if options.budget is None else started_s + options.budget
+    _tell(options, "whole steps in duty cycles, for the GPU's power limit")
+    try:
+        fit = find_power_limit(rank, read_table(options.out), cycles, deadline_s=deadline_s, quiet=options.quiet)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(
+            f"all points are in {options.out}, but without what the GPU's power limit does to steps and the constants"
+            " of its attention kernel; --resume adds them"
+        ) from None
+    _tell(options, f"{POWER_NOTE}{fit.note}")
+    seconds = round(time.monotonic() - started_s, 1)
+    return replace(metadata, power_limit=fit.limit, notes=noted(fit, metadata.notes), seconds=seconds)
+
+
+def _fit_attention(options: Options, metadata: TableMetadata) -> None:
     """Add to the written table the constants of its attention kernel, if it has rows enough.
 
     Raises KeyboardInterrupt with what the table lacks.
     """
+    table = read_table(options.out)
+    rows = table.frame()
     kinds = rows[rows["operator"] == "attention"].groupby(["prefills", "decodes"]).ngroups
     if kinds < LEAST_ATTENTION_KINDS:
         return
     try:
-        fitted = fit_aloud(read_table(options.out), "profile-gpu", options.quiet)
+        fitted = fit_aloud(table, "profile-gpu", options.quiet)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(
             f"all points are in {options.out}, but without the constants of its attention kernel, so prices of"
             " attention are a guess; --resume fits them"
         ) from None
-    write_table(options.out, rows, replace(metadata, attention_model=fitted))
+    write_metadata(options.out.with_suffix(".yaml"), replace(metadata, attention_model=fitted))
 
 
 def _measure(
@@ -118,7 +154,7 @@ def _measure(
         if measured.rows:
             notes += (f"resumed: {len(measured.rows)} points are of an earlier run, with its clocks and settings",)
         first = {point: workshop.measure(point) for point in controls}
-        deadline_s = None if options.budget is None else started_s + options.budget
+        deadline_s = _deadline_s(options, measured, started_s)
         before, after = _around_the_scan(points)
         expected = 0 if options.quick else EXPECTED_QUESTIONS[options.device]
         done = sum(point in measured.rows for point in points)
@@ -152,6 +188,14 @@ def _measure(
     return replace(finished, noise=repeat_noise([first, during, last]), notes=(*finished.notes, *measured.remarks()))
 
 
+def _deadline_s(options: Options, measured: Measured, started_s: float) -> float | None:
+    """When the sweep must end so that the budget has time left for what comes after it."""
+    if options.budget is None:
+        return None
+    nothing_after = options.device == "cpu" or measured.power_limit is not None
+    return started_s + options.budget - (0.0 if nothing_after else min(LIMIT_S, POWER_SHARE * options.budget))
+
+
 def _around_the_scan(points: list[Point]) -> tuple[list[Point], list[Point]]:
     """What is measured before the scan, the coarse pass and the operators that it looks at, and after it."""
     last = max((place for place, point in enumerate(points) if point.operator in SCANNED), default=-1)
@@ -179,6 +223,7 @@ def _with_run(metadata: TableMetadata, measured: Measured, clocks: ClockSampler,
         clocks_mhz=clocks.seen(),
         power_w=clocks.power(),
         throttled=clocks.throttled(),
+        power_limit=measured.power_limit,
         cliffs=tuple(measured.cliffs),
         seconds=max(round(time.monotonic() - started_s, 1), 0.1),
     )

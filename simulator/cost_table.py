@@ -137,15 +137,23 @@ _Dumper.add_representer(
 
 
 def write_table(path: Path, rows: "pd.DataFrame", metadata: TableMetadata) -> None:
-    """Write `rows` (columns COLUMNS) to `path` (.csv) and `metadata` beside it (.yaml), each whole or not at all."""
+    """Write `rows` (columns COLUMNS) to `path` (.csv) and `metadata` beside it, each whole or not at all."""
     rows = rows.reindex(columns=list(COLUMNS))
     for column in (*PLACE_COLUMNS, "repeats"):
         rows[column] = rows[column].fillna(0).astype(int)
+    _replace(path, rows.to_csv(index=False, float_format="%.4f", lineterminator="\n"))
+    write_metadata(path.with_suffix(".yaml"), metadata)
+
+
+def write_metadata(path: Path, metadata: TableMetadata) -> None:
+    """Write the sidecar of a table, whole or not at all."""
     raw = {"schema": SCHEMA, **asdict(metadata)}
     raw["notes"] = list(metadata.notes)
     raw["cliffs"] = [_OneLine(_rounded(asdict(cliff))) for cliff in metadata.cliffs]
-    _replace(path, rows.to_csv(index=False, float_format="%.4f", lineterminator="\n"))
-    _replace(path.with_suffix(".yaml"), yaml.dump(raw, Dumper=_Dumper, sort_keys=False, width=110))
+    if metadata.power_limit is not None:
+        errors = metadata.power_limit.error
+        raw["power_limit"]["error"] = {cycle: _OneLine(of_cycle) for cycle, of_cycle in errors.items()}
+    _replace(path, yaml.dump(raw, Dumper=_Dumper, sort_keys=False, width=110))
 
 
 def _rounded(raw: Mapping[str, Any]) -> dict[str, Any]:

@@ -49,6 +49,8 @@ def test_a_table_that_the_simulator_reads(profile):
     assert "table.csv" in table.metadata.command
     assert str(profile.out.parent) not in table.metadata.command
     assert table.metadata.noise["repeat_points"] >= 1
+    assert table.metadata.power_limit is None
+    assert "power limit: not looked for on a CPU" in table.metadata.notes
     assert "cliffs" in result.output
     assert not unfinished_path(profile.out).exists()
 
