@@ -7,7 +7,7 @@ import gc
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from profiler import device as machine
 from profiler.attention import AttentionBackend
 from profiler.batch import pages_of, share_pages
+from profiler.clocks import ClockSampler
 from profiler.duty_cycles import CYCLES, KINDS, DutyCycle, Marks, StepRow, play
 from profiler.forward import Model, Place, Step, scheduled_of
 from profiler.fused import Fused
@@ -87,14 +88,26 @@ def find_power_limit(
     now_s = time.monotonic()
     until_s = now_s + LIMIT_S if deadline_s is None else min(now_s + LIMIT_S, deadline_s)
     try:
-        rows, played = _played(rank, batches, cycles, until_s, quiet)
+        with ClockSampler(rank.device) as clocks:
+            rows, played = _played(rank, batches, cycles, until_s, quiet)
     except RuntimeError as error:  # torch's out-of-memory error is one, and so is a kernel's refusal
         if isinstance(error.__context__, KeyboardInterrupt):  # it broke off a graph's capture
             raise error.__context__ from None
         return _not_measured(reason_of(error))
     if played < LEAST_CYCLES:
         return _not_measured(f"there was time for {played} duty cycles only")
-    return fit_power_limit(rows, {batch.id: batch.tokens for batch in batches}, token_prices(table))
+    fit = fit_power_limit(rows, {batch.id: batch.tokens for batch in batches}, token_prices(table))
+    return replace(fit, note=fit.note + _said_by(clocks))
+
+
+def _said_by(clocks: ClockSampler) -> str:
+    """What the clock did meanwhile; nothing where nobody tells."""
+    lowest, highest = (clocks.seen()[f"sm_{name}"] for name in ("min", "max"))
+    if lowest is None or highest is None:
+        return ""
+    capped = clocks.throttled().get("power cap")
+    share = "" if capped is None else f", lowered by the power cap in {capped:.0%} of the readings"
+    return f"; SM clock {lowest:.0f} to {highest:.0f} MHz{share}"
 
 
 def _not_measured(reason: str) -> PowerFit:

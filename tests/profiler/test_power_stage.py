@@ -1,18 +1,21 @@
 """The stage that looks for a power limit, on a CPU and a tiny model: what is run, and when nothing comes of it."""
 
+from dataclasses import replace
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
 
 from profiler import duty_cycles, power_stage
 from profiler.attention import TorchAttention
+from profiler.clocks import ClockSampler, Reading
 from profiler.duty_cycles import DutyCycle
 from profiler.fused import TorchFused
 from profiler.power_fit import PowerFit
 from profiler.power_stage import POWER_NOTE, Rank, find_power_limit, noted
 from simulator.batch_file import ListedBatch
 from simulator.power_limit import PowerLimit
-from tests.profiler.machines import TINY, needs_torch
+from tests.profiler.machines import TINY, needs_gpu, needs_torch
 
 pytestmark = [*needs_torch, pytest.mark.usefixtures("one_thread")]
 
@@ -55,7 +58,7 @@ def cycles_in(rows):
 
 def test_whole_steps_of_all_cycles_are_fitted(find):
     """In order, with the tokens of each kind of step and the table's prices."""
-    assert find() is FOUND
+    assert find() == FOUND
     rows, tokens, prices = find.fitted
     assert cycles_in(rows) == [duty.name for duty in (*SHORT, LONG)]
     assert all(row.time_s > 0 for row in rows)
@@ -100,7 +103,7 @@ def test_short_time_leaves_the_first_cycles(find, monkeypatch):
         return rows
 
     monkeypatch.setattr(power_stage, "play", late)
-    assert find() is FOUND
+    assert find() == FOUND
     assert cycles_in(find.fitted[0]) == begun == [duty.name for duty in SHORT]
 
 
@@ -139,6 +142,35 @@ def test_an_interruption_is_one(find, monkeypatch):
     monkeypatch.setattr(power_stage, "play", interrupted)
     with pytest.raises(KeyboardInterrupt):
         find()
+
+
+@needs_gpu
+def test_steps_are_replayed_and_timed_on_a_gpu(find, monkeypatch):
+    """One after the other, on the GPU's own clock."""
+    import torch
+
+    rank = Rank(replace(TINY, head_dim=64), TorchAttention(), TorchFused(), "cuda", torch.bfloat16)
+    monkeypatch.setattr(power_stage, "LEAST_CYCLES", 1)
+    found = find_power_limit(rank, find.table, SHORT, kinds=KINDS)
+    assert found.limit == FOUND.limit
+    rows = find.fitted[0]
+    assert all(0 < row.time_s < 0.1 for row in rows)
+    assert all(row.start_s + 0.99 * row.time_s < after.start_s for row, after in pairwise(rows))
+
+
+def test_the_clock_is_told_where_it_is_known(find, monkeypatch):
+    """A limit that the clock does not show is none."""
+    readings = [Reading(0.0, 1980.0, 300.0, 0), Reading(1.0, 1320.0, 700.0, 0x4)]
+    monkeypatch.setattr(power_stage, "ClockSampler", lambda _device: Sampled(readings))
+    assert find().note == "seen; SM clock 1320 to 1980 MHz, lowered by the power cap in 50% of the readings"
+
+
+class Sampled(ClockSampler):
+    """A sampler that has read this."""
+
+    def __init__(self, readings):
+        super().__init__("cpu")
+        self.readings = readings
 
 
 def test_a_note_replaces_the_one_before():
