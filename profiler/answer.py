@@ -13,7 +13,8 @@ import pandas as pd
 from profiler.chunk_jumps import jump_lines
 from profiler.cliffs import LAYER, curve, described, find_cliffs, interval_of, is_clear
 from profiler.grid import LINEAR_OPERATORS
-from simulator.cost_table import TOKEN_OPERATORS, Cliff, Source, TableMetadata
+from simulator.cost_table import Cliff, Source, TableMetadata
+from simulator.table_rows import TOKEN_OPERATORS
 from simulator.trace import Floats
 
 LIMITS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384)

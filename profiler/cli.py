@@ -25,6 +25,7 @@ Examples:
   profile-gpu --model llama-3.1-8b --out llama-3.1-8b.csv --resume
   profile-gpu --model llama-3.1-8b --out llama-3.1-8b.csv --budget 2m
   profile-gpu --report h200/llama-3.1-8b --decodes 64
+  profile-gpu --add-power-limit llama-3.1-8b.csv
   profile-gpu --device cpu --out tiny.csv
       try the program without a GPU: a tiny model, PyTorch's attention, under a minute
 
@@ -44,6 +45,10 @@ takes a few minutes. Ctrl-C keeps what is measured in NAME.unfinished.csv; --res
 Cliffs, where one token more costs much more or less, are searched for by bisection, the largest first, and both
 sides compared in turn until the step's size is known to about a per cent. The run ends with what they mean for chunk
 sizes and token budgets, and with plots in NAME-plots. --report says and draws the same of a finished table.
+
+Last, whole steps run in duty cycles, without a pause, with rests, and prompts among decodes, for 40 s at most: the YAML
+gets what the GPU's power limit does to such steps (power_limit), or a note why not. That needs memory for the whole
+model. --add-power-limit does only that, for a table that exists.
 
 \b
 Attention kernels:
@@ -76,6 +81,8 @@ DEFAULTS: dict[str, dict[str, int]] = {
 @click.option("--quick", is_flag=True, help="The coarse points only, measured briefly.")
 @output_options("an unfinished table, or of the one at --out", "table")
 @click.option("--report", metavar="TABLE", help="Measure nothing: answer and plots of a finished table.")
+@click.option("--add-power-limit", "completed", metavar="TABLE.csv",
+              help="Measure only what the power limit does, for this table of this GPU; changes its YAML.")  # fmt: skip
 @click.option("--decodes", type=click.IntRange(min=0), default=40, show_default=True,
               help="Running decodes that the closing advice on chunks assumes.")  # fmt: skip
 @click.option("--plots", metavar="DIR", help="Where the plots go.  [default: NAME-plots beside the table]")
@@ -83,19 +90,25 @@ DEFAULTS: dict[str, dict[str, int]] = {
 @click.option("--attention-version", metavar="TEXT",
               help="Recorded where the kernel's package does not tell its version.")  # fmt: skip
 @click.version_option(__version__, prog_name="profile-gpu")
-def main(model: str | None, out: str | None, report: str | None, plots: str | None, **options: object) -> None:
+def main(
+    model: str | None, out: str | None, report: str | None, completed: str | None, plots: str | None, **options: object
+) -> None:
     started_s = time.monotonic()
     folder = None if plots is None else Path(plots)
     with exit_statuses("profile-gpu"):
         if report is not None:
             _report(report, folder, model, out, options)
             return
+        if completed is not None:
+            _add_power_limit(completed, model, out, options, started_s)
+            return
         device = str(options["device"])
         for name, value in DEFAULTS[device].items():
             if options.get(name) is None:
                 options[name] = value
         model = model or DEFAULT_MODEL[device]
-        from profiler.run import Options, profile  # pandas and pydantic, a second to load, are not for --help
+        from profiler.run import profile  # pandas and pydantic, a second to load, are not for --help
+        from profiler.run_setup import Options
 
         profile(Options(model=model, out=Path(out or default_out(model, options)), plots=folder, **options), started_s)  # type: ignore[arg-type]
 
@@ -112,6 +125,22 @@ def _report(table: str, plots: Path | None, model: str | None, out: str | None, 
     if model or out or options["resume"]:
         raise InputError("reads a finished table; --model, --out and --resume are for measuring one", key="--report")
     report(table, int(str(options["decodes"])), plots, bool(options["no_plots"]), bool(options["quiet"]))
+
+
+def _add_power_limit(
+    table: str, model: str | None, out: str | None, options: dict[str, object], started_s: float
+) -> None:
+    from profiler.power_only import Options, add_power_limit
+
+    of_the_table = ("dtype", "max_tokens", "max_kv_tokens", "resume", "force", "attention_version")
+    if model or out or options["tensor_parallel"] != 1 or any(options[name] for name in of_the_table):
+        raise InputError(
+            "takes model, type and sizes from the table; only --device, --attention, --budget, --quick and --quiet go"
+            " with it",
+            key="--add-power-limit",
+        )
+    used = {name: options[name] for name in ("device", "attention", "budget", "quick", "quiet")}
+    add_power_limit(Options(Path(table), **used), started_s)  # type: ignore[arg-type]
 
 
 def _name_of(model: str) -> str:

@@ -1,25 +1,21 @@
 """One run of `profile-gpu`: check machine and kernels, plan, measure, write the table, sum it up."""
 
 import gc
-import shlex
 import sys
 import time
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 from profiler import device as machine
-from profiler.attention import AttentionBackend, choose_attention
 from profiler.clocks import ClockSampler
 from profiler.finish import finish, folder_of
 from profiler.fit import fit_aloud
-from profiler.fused import Fused, check_fused, choose_fused
-from profiler.grid import Limits, Point, control_points, plan
+from profiler.grid import Point, control_points, plan
 from profiler.layer import turns_us
-from profiler.operators import Bench, needed_bytes
-from profiler.paged import PagedAttention, check_attention, layer_bytes_per_token, require_correct
+from profiler.operators import Bench
+from profiler.paged import PagedAttention
+from profiler.power_stage import LIMIT_S, POWER_NOTE, Rank, cycles_for, find_power_limit, noted
 from profiler.progress import ProgressDisplay
+from profiler.run_setup import Options, Setup, prepare, require_writable
 from profiler.scan import EXPECTED_QUESTIONS, SCANNED, scan
 from profiler.sweep import (
     Measured,
@@ -33,82 +29,18 @@ from profiler.sweep import (
 )
 from profiler.timing import QUICK, CpuTimer, CudaTimer, Effort, Timer, warm_gpu
 from simulator.attention.kernels import kernel_of
-from simulator.cost_table import Attention, TableMetadata, read_table, write_table
+from simulator.cost_table import TableMetadata, read_table, write_metadata, write_table
 from simulator.errors import InputError
-from simulator.models import ModelShape, load_model
-
-if TYPE_CHECKING:
-    import pandas as pd
+from simulator.models import load_model
 
 WARM_GPU_S = 2.5
-KV_SHARE = 0.6  # of the free memory, for the one layer's KV cache
-LEAST_KV_TOKENS = 32_768
+POWER_SHARE = 0.2  # of a budget, for the power limit
 LEAST_ATTENTION_KINDS = 6  # pairs of decodes and chunks, without which there is nothing to fit
-RANK_NOTE = "one of {} ranks, alone: the all-reduces between them and the all-gather of logits are not in these times"
-GIB = 2**30
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """The command line of `profile-gpu`; `budget` in seconds."""
-
-    model: str
-    out: Path
-    device: str = "cuda"
-    attention: str = "auto"
-    max_tokens: int = 8192
-    max_kv_tokens: int = 700_000
-    tensor_parallel: int = 1
-    dtype: str | None = None
-    budget: float | None = None
-    quick: bool = False
-    resume: bool = False
-    force: bool = False
-    quiet: bool = False
-    plots: Path | None = None
-    no_plots: bool = False
-    decodes: int = 40
-    attention_version: str | None = None
-
-    def command(self) -> str:
-        """The command that repeats the measurement; files by name only."""
-        words = ["profile-gpu", "--model", Path(self.model).name, "--attention", self.attention]
-        for name in (
-            "device",
-            "tensor_parallel",
-            "dtype",
-            "max_tokens",
-            "max_kv_tokens",
-            "budget",
-            "quick",
-            "resume",
-        ):
-            value = getattr(self, name)
-            if value not in (None, False, type(self).__dataclass_fields__[name].default):
-                words += [
-                    f"--{name.replace('_', '-')}",
-                    *([] if value is True else [f"{value:g}s" if name == "budget" else str(value)]),
-                ]
-        return shlex.join([*words, "--out", self.out.name])
-
-
-@dataclass(frozen=True)
-class Setup:
-    """A machine that passed the checks: what is measured on it, and what the table will say about it.
-
-    `shape` is that of one rank; `metadata.model` is the whole model's.
-    """
-
-    shape: ModelShape
-    backend: AttentionBackend
-    fused: Fused
-    limits: Limits
-    metadata: TableMetadata
 
 
 def profile(options: Options, started_s: float) -> None:
     """Measure and write the table. Raises InputError; KeyboardInterrupt with a message once rows are kept."""
-    _require_writable(options)
+    require_writable(options)
     shape = load_model(options.model)
     machine.require_torch(options.device)
     setup = prepare(options, shape)
@@ -135,116 +67,66 @@ def profile(options: Options, started_s: float) -> None:
     rows = measured.frame()
     write_table(options.out, rows, metadata)
     discard_unfinished(options.out)
-    _fit_attention(options, rows, metadata)
+    metadata = _find_power_limit(options, setup, measured, metadata, started_s)
+    write_metadata(options.out.with_suffix(".yaml"), metadata)
+    _fit_attention(options, metadata)
     _tell(options, f"{len(rows)} rows in {options.out}, {metadata.seconds:.0f} s")
     plots = None if options.no_plots else options.plots or folder_of(options.out)
     finish(read_table(options.out), options.decodes, plots, options.quiet, measured.remarks())
 
 
-def _fit_attention(options: Options, rows: "pd.DataFrame", metadata: TableMetadata) -> None:
+def _find_power_limit(
+    options: Options, setup: Setup, measured: Measured, metadata: TableMetadata, started_s: float
+) -> TableMetadata:
+    """`metadata` of the written table with the constants of the GPU's power limit, or a note why it has none.
+
+    Raises KeyboardInterrupt with what the table lacks.
+    """
+    if measured.power_limit is not None:
+        return replace(metadata, notes=(*metadata.notes, f"{POWER_NOTE}that of an earlier run"))
+    if options.device == "cpu":
+        return replace(metadata, notes=(*metadata.notes, f"{POWER_NOTE}not looked for on a CPU"))
+    rank = Rank(
+        setup.shape,
+        setup.backend,
+        setup.fused,
+        options.device,
+        machine.dtype_of(options.device, options.dtype),
+        options.tensor_parallel,
+    )
+    cycles = cycles_for(options.max_tokens, options.quick)
+    deadline_s = None if options.budget is None else started_s + options.budget
+    _tell(options, "whole steps in duty cycles, for the GPU's power limit")
+    try:
+        fit = find_power_limit(rank, read_table(options.out), cycles, deadline_s=deadline_s, quiet=options.quiet)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(
+            f"all points are in {options.out}, but without what the GPU's power limit does to steps and the constants"
+            " of its attention kernel; --resume adds them"
+        ) from None
+    _tell(options, f"{POWER_NOTE}{fit.note}")
+    seconds = round(time.monotonic() - started_s, 1)
+    return replace(metadata, power_limit=fit.limit, notes=noted(fit, metadata.notes), seconds=seconds)
+
+
+def _fit_attention(options: Options, metadata: TableMetadata) -> None:
     """Add to the written table the constants of its attention kernel, if it has rows enough.
 
     Raises KeyboardInterrupt with what the table lacks.
     """
+    table = read_table(options.out)
+    rows = table.frame()
     kinds = rows[rows["operator"] == "attention"].groupby(["prefills", "decodes"]).ngroups
     if kinds < LEAST_ATTENTION_KINDS:
         return
     try:
-        fitted = fit_aloud(read_table(options.out), "profile-gpu", options.quiet)
+        fitted = fit_aloud(table, "profile-gpu", options.quiet)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(
             f"all points are in {options.out}, but without the constants of its attention kernel, so prices of"
             " attention are a guess; --resume fits them"
         ) from None
-    write_table(options.out, rows, replace(metadata, attention_model=fitted))
-
-
-def _require_writable(options: Options) -> None:
-    if options.out.suffix != ".csv":
-        raise InputError(f'a table is a .csv file, not "{options.out.name}"', key="--out")
-    if options.out.is_dir():
-        raise InputError(f"{options.out} is a folder; name a file", key="--out")
-    if not (options.resume or options.force):
-        for path in (options.out, unfinished_path(options.out)):
-            if path.exists():
-                raise InputError(f"{path} exists; --resume goes on with it, --force starts over", key="--out")
-    try:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        if not unfinished_path(options.out).exists():  # a place that cannot be written to is better known before
-            unfinished_path(options.out).touch()
-            unfinished_path(options.out).unlink()
-    except OSError as error:
-        raise InputError(f"cannot write {options.out}: {error.strerror}", key="--out") from None
-    if not options.resume:
-        discard_unfinished(options.out)
-
-
-def prepare(options: Options, shape: ModelShape) -> Setup:
-    """Choose kernels, check that they are right and that memory suffices. Raises InputError where not."""
-    import torch
-
-    device, dtype = options.device, machine.dtype_of(options.device, options.dtype)
-    whole, shape = shape, shape.shard(options.tensor_parallel, "--tp")
-    torch.manual_seed(0)
-    gpu = machine.describe(device)
-    backend = choose_attention(options.attention, device, dtype)
-    fused, fused_note = choose_fused(device)
-    limits, memory_note = limits_of(options, shape, backend.page_size, gpu.l2_bytes or 0, dtype.itemsize)
-    fused_error = check_fused(fused, device, dtype)
-    require_correct(fused_error, "the fused elementwise work")
-    attention_error = check_attention(backend, shape, device, dtype)
-    require_correct(attention_error, f"the attention kernel {backend.name}")
-    notes = [
-        fused_note,
-        "relative error against the reference, checked before timing:"
-        f" elementwise {fused_error:.1e}, attention {attention_error:.1e}",
-        "times are of CUDA-graph replays over rotated weights and KV pages, after settling under load with"
-        f" {Effort().rest:.0%} rest between them"
-        if device == "cuda"
-        else "a trial on a CPU",
-        *([memory_note] if memory_note else []),
-        *([RANK_NOTE.format(options.tensor_parallel)] if options.tensor_parallel > 1 else []),
-    ]
-    version = options.attention_version if backend.version == "unknown" else None
-    metadata = TableMetadata(
-        gpu=gpu,
-        model=whole,
-        attention=Attention(backend.name, version or backend.version),
-        dtype=str(dtype).removeprefix("torch."),
-        tensor_parallel=options.tensor_parallel,
-        page_size=backend.page_size,
-        torch=str(torch.__version__),
-        cuda=torch.version.cuda,
-        driver=machine.driver_version(device),
-        date=datetime.now(UTC).isoformat(timespec="seconds"),
-        repeats=1,
-        command=options.command(),
-        notes=tuple(notes),
-    )
-    return Setup(shape, backend, fused, limits, metadata)
-
-
-def limits_of(
-    options: Options, shape: ModelShape, page_size: int, l2_bytes: int, element_bytes: int
-) -> tuple[Limits, str | None]:
-    """The grid that fits into free memory, with a note where that cuts it. InputError if nothing would."""
-    free = machine.free_bytes(options.device)
-    needed = needed_bytes(shape, options.max_tokens, l2_bytes, element_bytes, options.tensor_parallel)
-    entry_bytes = layer_bytes_per_token(shape, element_bytes)
-    room = int(KV_SHARE * free) // entry_bytes
-    least = min(LEAST_KV_TOKENS, options.max_kv_tokens)
-    if needed > free or room < least:
-        wanted = max(needed, least * entry_bytes / KV_SHARE)
-        raise InputError(
-            f"too little memory: timing {shape.name} at {options.max_tokens} tokens takes about"
-            f" {wanted / GIB:.1f} GiB, {free / GIB:.1f} GiB are free; a smaller --max-tokens helps"
-        )
-    pages = max(min(options.max_kv_tokens, room) // page_size, 1)
-    limits = Limits(options.max_tokens, pages * page_size, page_size)
-    cut = (
-        f"memory limits attention to {limits.max_kv_tokens} KV entries a call" if room < options.max_kv_tokens else None
-    )
-    return limits, cut
+    write_metadata(options.out.with_suffix(".yaml"), replace(metadata, attention_model=fitted))
 
 
 def _measure(
@@ -272,7 +154,7 @@ def _measure(
         if measured.rows:
             notes += (f"resumed: {len(measured.rows)} points are of an earlier run, with its clocks and settings",)
         first = {point: workshop.measure(point) for point in controls}
-        deadline_s = None if options.budget is None else started_s + options.budget
+        deadline_s = _deadline_s(options, measured, started_s)
         before, after = _around_the_scan(points)
         expected = 0 if options.quick else EXPECTED_QUESTIONS[options.device]
         done = sum(point in measured.rows for point in points)
@@ -306,6 +188,14 @@ def _measure(
     return replace(finished, noise=repeat_noise([first, during, last]), notes=(*finished.notes, *measured.remarks()))
 
 
+def _deadline_s(options: Options, measured: Measured, started_s: float) -> float | None:
+    """When the sweep must end so that the budget has time left for what comes after it."""
+    if options.budget is None:
+        return None
+    nothing_after = options.device == "cpu" or measured.power_limit is not None
+    return started_s + options.budget - (0.0 if nothing_after else min(LIMIT_S, POWER_SHARE * options.budget))
+
+
 def _around_the_scan(points: list[Point]) -> tuple[list[Point], list[Point]]:
     """What is measured before the scan, the coarse pass and the operators that it looks at, and after it."""
     last = max((place for place, point in enumerate(points) if point.operator in SCANNED), default=-1)
@@ -333,6 +223,7 @@ def _with_run(metadata: TableMetadata, measured: Measured, clocks: ClockSampler,
         clocks_mhz=clocks.seen(),
         power_w=clocks.power(),
         throttled=clocks.throttled(),
+        power_limit=measured.power_limit,
         cliffs=tuple(measured.cliffs),
         seconds=max(round(time.monotonic() - started_s, 1), 0.1),
     )

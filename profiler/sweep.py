@@ -20,8 +20,10 @@ from profiler.layer import Layers
 from profiler.operators import BUILDERS, Bench, Operator
 from profiler.paged import PagedAttention
 from profiler.timing import Timer, Timing
-from simulator.cost_table import COLUMNS, PLACE_COLUMNS, Cliff, TableMetadata, read_table, write_table
+from simulator.cost_table import Cliff, TableMetadata, read_table, write_table
 from simulator.errors import InputError
+from simulator.power_limit import PowerLimit
+from simulator.table_rows import COLUMNS, PLACE_COLUMNS
 
 SAVE_EVERY_S = 5.0
 MOST_FAILURES_IN_A_ROW = 3
@@ -95,13 +97,14 @@ def row_of(point: Point, timing: Timing, sm_mhz: float) -> Row:
 class Measured:
     """What a sweep has so far: rows by point, in the order measured, cliffs, and what was left out and why.
 
-    `left_out` are the points that the budget had no time for.
+    `left_out` are the points that the budget had no time for; `power_limit` is that of an earlier run.
     """
 
     rows: dict[Point, Row] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     cliffs: list[Cliff] = field(default_factory=list)
     left_out: list[Point] = field(default_factory=list)
+    power_limit: PowerLimit | None = None
 
     def remarks(self) -> list[str]:
         """The notes, and what the budget had no time for."""
@@ -200,7 +203,7 @@ def discard_unfinished(out: Path) -> None:
 
 
 def resume(out: Path, metadata: TableMetadata) -> Measured:
-    """The rows of the unfinished table, else of the finished one, else none.
+    """The rows and the power limit of the unfinished table, else of the finished one, else none.
 
     Raises InputError where they were measured on another GPU, model, kernel or software than `metadata`
     names.
@@ -215,7 +218,7 @@ def resume(out: Path, metadata: TableMetadata) -> Measured:
             raise InputError(f"--resume would mix measurements: {then} then, {now} now", path=path, key=name)
     records = table.frame().to_dict("records")
     rows = {_point_of(row): {str(key): value for key, value in row.items()} for row in records}
-    return Measured(rows, cliffs=list(table.metadata.cliffs))
+    return Measured(rows, cliffs=list(table.metadata.cliffs), power_limit=table.metadata.power_limit)
 
 
 def _point_of(row: dict[Any, Any]) -> Point:

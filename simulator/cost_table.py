@@ -1,33 +1,21 @@
 """The cost table on disk: a CSV of measured points and a sidecar YAML that says where they come from.
 
 One row is one measured point of one operator. Times are of one call of the operator in one layer, in microseconds
-(`embedding` and `lm_head` run once a step, all others once in each layer).
+(`embedding` and `lm_head` run once a step, all others once in each layer); `simulator.table_rows` has the columns.
 
-| operator | columns that place the point |
-| --- | --- |
-| `qkv_proj`, `o_proj`, `mlp`, `elementwise`, `embedding` | `tokens` of the step |
-| `lm_head` (final norm, LM head, greedy sampling) | `sequences` |
-| `attention` | `prefills` sequences of `prefill_tokens` new tokens each after `prefill_context` cached ones, and `decodes` sequences that each attend to `decode_context` entries, their own new token included; `decode_longest` the longest of them where they differ (`simulator.attention.contexts`), `decode_context` being their mean |
-| `whole_layer` | `tokens` of one prompt: a whole layer, in a run as long as the step of all layers |
-
-`mlp` is the whole gated (or plain) MLP. `elementwise` is everything else of a layer, fused as engines fuse it: norms
-with their residual adds, rotary embedding and the KV-cache write. Learned positions belong to `embedding`.
-
-Above a `tensor_parallel` of 1 the times are those of one rank's shapes (`ModelShape.shard`), while `model` is the whole.
-What ranks exchange is not in the table: two all-reduces of (tokens, hidden) a layer and one after the embedding, and
-the all-gather of logits, of which `lm_head` samples.
+Above a `tensor_parallel` of 1 the times are those of one rank's shapes (`ModelShape.shard`), while `model` is the
+whole. What ranks exchange is not in the table: two all-reduces of (tokens, hidden) a layer and one after the embedding,
+and the all-gather of logits, of which `lm_head` samples.
 """
 
 import csv
 import hashlib
 import io
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import numpy as np
 import yaml
 from annotated_types import Ge, Gt
 from numpy.typing import NDArray
@@ -37,6 +25,7 @@ from simulator.bundled import bundled_files
 from simulator.errors import InputError, nearest
 from simulator.models import ModelShape
 from simulator.power_limit import PowerLimit
+from simulator.table_rows import COLUMNS, OPERATORS, PLACE_COLUMNS, checked_rows
 from simulator.unpriceable import refuse_unpriceable
 from simulator.validation import parse
 
@@ -44,21 +33,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA = 1
-TOKEN_OPERATORS = ("qkv_proj", "o_proj", "mlp", "elementwise", "embedding")
-OPERATORS = (*TOKEN_OPERATORS, "lm_head", "attention", "whole_layer")
-PLACE_COLUMNS = (
-    "tokens",
-    "sequences",
-    "prefills",
-    "prefill_tokens",
-    "prefill_context",
-    "decodes",
-    "decode_context",
-    "decode_longest",
-)
-TIME_COLUMNS = ("time_us", "p10_us", "p90_us")
-COLUMNS = ("operator", *PLACE_COLUMNS, *TIME_COLUMNS, "repeats", "sm_mhz")
-OPTIONAL_COLUMNS = ("decode_longest", "repeats", "sm_mhz")
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,15 +137,23 @@ _Dumper.add_representer(
 
 
 def write_table(path: Path, rows: "pd.DataFrame", metadata: TableMetadata) -> None:
-    """Write `rows` (columns COLUMNS) to `path` (.csv) and `metadata` beside it (.yaml), each whole or not at all."""
+    """Write `rows` (columns COLUMNS) to `path` (.csv) and `metadata` beside it, each whole or not at all."""
     rows = rows.reindex(columns=list(COLUMNS))
     for column in (*PLACE_COLUMNS, "repeats"):
         rows[column] = rows[column].fillna(0).astype(int)
+    _replace(path, rows.to_csv(index=False, float_format="%.4f", lineterminator="\n"))
+    write_metadata(path.with_suffix(".yaml"), metadata)
+
+
+def write_metadata(path: Path, metadata: TableMetadata) -> None:
+    """Write the sidecar of a table, whole or not at all."""
     raw = {"schema": SCHEMA, **asdict(metadata)}
     raw["notes"] = list(metadata.notes)
     raw["cliffs"] = [_OneLine(_rounded(asdict(cliff))) for cliff in metadata.cliffs]
-    _replace(path, rows.to_csv(index=False, float_format="%.4f", lineterminator="\n"))
-    _replace(path.with_suffix(".yaml"), yaml.dump(raw, Dumper=_Dumper, sort_keys=False, width=110))
+    if metadata.power_limit is not None:
+        errors = metadata.power_limit.error
+        raw["power_limit"]["error"] = {cycle: _OneLine(of_cycle) for cycle, of_cycle in errors.items()}
+    _replace(path, yaml.dump(raw, Dumper=_Dumper, sort_keys=False, width=110))
 
 
 def _rounded(raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -217,7 +199,7 @@ def read_table(path: Path, name: str | None = None) -> CostTable:
     numbered = [(line, fields) for line, fields in enumerate(records, 1) if fields]
     if not numbered:
         raise InputError("the file is empty", path=path)
-    rows = _checked_rows(numbered[0][1], numbered[1:], path)
+    rows = checked_rows(numbered[0][1], numbered[1:], path)
     return CostTable(name or str(path), rows, metadata, hashlib.sha256(content).hexdigest())
 
 
@@ -254,86 +236,6 @@ def _parse_cliffs(raw: Any, path: Path) -> tuple[Cliff, ...]:
             hint = nearest(cliff.operator, OPERATORS, "operators")
             raise InputError(f'unknown operator "{cliff.operator}"; {hint}', path=path, key=f"cliffs[{place}].operator")
     return cliffs
-
-
-def _checked_rows(
-    header: Sequence[str], numbered: Sequence[tuple[int, Sequence[str]]], path: Path
-) -> dict[str, NDArray[Any]]:
-    """The columns; InputError where one is missing or twice there, or a field is not what it should be.
-
-    `numbered` are the rows with their lines.
-    """
-    for column in COLUMNS:
-        if column not in header and column not in OPTIONAL_COLUMNS:
-            raise InputError(f"column missing; {nearest(column, header, 'columns')}", path=path, key=column)
-        if header.count(column) > 1:
-            raise InputError("the column is there twice; remove one", path=path, key=column)
-    if not numbered:
-        raise InputError("no rows", path=path)
-    for line, fields in numbered:
-        if len(fields) != len(header):
-            raise InputError(f"{len(fields)} fields where the header has {len(header)}", path=path, line=line)
-    lines, texts = zip(*numbered, strict=True)
-    fields_of = dict(zip(header, zip(*texts, strict=True), strict=True))
-    for line, operator in zip(lines, fields_of["operator"], strict=True):
-        if operator not in OPERATORS:
-            hint = nearest(operator, OPERATORS, "operators")
-            shown = " ".join(operator.split())[:60]
-            raise InputError(f'unknown operator "{shown}"; {hint}', path=path, line=line, key="operator")
-    rows: dict[str, NDArray[Any]] = {"operator": np.array(fields_of["operator"])}
-    for column in (*PLACE_COLUMNS, *TIME_COLUMNS):
-        if column not in header:
-            rows[column] = np.zeros(len(numbered), dtype=np.int64)
-            continue
-        numbers = _measures(zip(lines, fields_of[column], strict=True), column, path)
-        rows[column] = np.array(numbers, dtype=np.int64 if column in PLACE_COLUMNS else np.float64)
-    _require_work(rows, lines, path)
-    for column in ("repeats", "sm_mhz"):
-        if column in header:
-            rows[column] = np.array([_number(field) for field in fields_of[column]])
-    return rows
-
-
-def _require_work(rows: Mapping[str, NDArray[Any]], lines: Sequence[int], path: Path) -> None:
-    """InputError at the first row that measured nothing: no tokens, or sequences without any."""
-    operator, attention = rows["operator"], rows["operator"] == "attention"
-    of_tokens = np.isin(operator, (*TOKEN_OPERATORS, "whole_layer"))
-    for wrong, column in (
-        (of_tokens & (rows["tokens"] == 0), "tokens"),
-        ((operator == "lm_head") & (rows["sequences"] == 0), "sequences"),
-        (attention & (rows["prefills"] + rows["decodes"] == 0), "prefills"),
-        (attention & (rows["prefills"] > 0) & (rows["prefill_tokens"] == 0), "prefill_tokens"),
-        (attention & (rows["decodes"] > 0) & (rows["decode_context"] == 0), "decode_context"),
-    ):
-        if wrong.any():
-            line = lines[int(np.flatnonzero(wrong)[0])]
-            raise InputError("should be above 0 in this row", path=path, line=line, key=column)
-
-
-_LARGEST_PLACE = 10**8
-_LONGEST_US = 1e12
-_PLAIN_NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*")
-
-
-def _number(field: str) -> float:
-    """The number in a field, NaN if it is none; unlike float() it takes no underscores and no foreign digits."""
-    return float(field) if _PLAIN_NUMBER.fullmatch(field) else float("nan")
-
-
-def _measures(fields: Iterable[tuple[int, str]], column: str, path: Path) -> list[float]:
-    """The numbers of a column: finite, not negative, places whole, and times above 0."""
-    numbers, place, known = [], column in PLACE_COLUMNS, dict[str, float]()
-    for line, text in fields:
-        if text in known:  # places are few and come again in row after row
-            numbers.append(known[text])
-            continue
-        number = _number(text)
-        fits = number <= _LARGEST_PLACE and number.is_integer() if place else number <= _LONGEST_US
-        if not fits or number < 0 or (number == 0 and column == "time_us"):
-            raise InputError(f"not a measurement: {text!r}", path=path, line=line, key=column)
-        known[text] = number
-        numbers.append(number)
-    return numbers
 
 
 def load_gpu(name: str) -> Gpu:

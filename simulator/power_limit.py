@@ -11,7 +11,7 @@ step's rest before each step (`profiler.step_timing`), so prices are taken relat
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import exp, sqrt
 from typing import Annotated
 
@@ -24,11 +24,16 @@ _NS_PER_S = 1e9
 
 @dataclass(frozen=True, slots=True)
 class PowerLimit:
-    """Constants of a GPU; see the module. `slowdown` 0.2 means 20 % longer at full draw."""
+    """Constants of a GPU; see the module. `slowdown` 0.2 means 20 % longer at full draw.
+
+    `error`: where the constants were fitted to duty cycles (`profiler.power_fit`), by the name of each the relative
+    errors of its steps that remain, `median` and `p95`.
+    """
 
     slowdown: Annotated[float, Ge(0), Le(10)]
     time_constant_s: Annotated[float, Gt(0), Le(100)]
     decode_intensity: Annotated[float, Ge(0), Le(1)]
+    error: dict[str, dict[str, Annotated[float, Ge(0), Le(100)]]] = field(default_factory=dict)
 
 
 class Heat:

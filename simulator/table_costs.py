@@ -28,9 +28,10 @@ from simulator.attention.kernel_times import KernelTimes
 from simulator.attention.kernels import Kernel, kernel_of
 from simulator.attention.mixed_prices import MixedPrices
 from simulator.attention.surfaces import PrefillSurface
-from simulator.cost_table import TOKEN_OPERATORS, CostTable
+from simulator.cost_table import CostTable
 from simulator.errors import InputError
 from simulator.power_limit import Heat
+from simulator.table_rows import TOKEN_OPERATORS
 from simulator.trace import Floats
 
 _NS_PER_US = 1000.0
@@ -53,7 +54,7 @@ class TableCosts:
 
     def __init__(self, table: CostTable) -> None:
         rows, layers = table.rows, table.metadata.model.num_hidden_layers
-        self._token_ns = _token_prices(rows, TOKEN_OPERATORS, layers, table.name)
+        self._token_ns = token_prices(table)
         self._embedding_ns = _token_prices(rows, ("embedding",), layers, table.name)
         self._sequence_ns = _sequence_prices(rows, table.name)
         self._layers_ns = layers * _NS_PER_US
@@ -179,6 +180,14 @@ def _slowed(costs: TableCosts, rows: "Rows", layers: int) -> _Slowed:
         times.append(float(apart_ns))
         factors.append(max(1 + (measured_us * layers * _NS_PER_US - of_layers) / apart_ns, factors[-1]))
     return _Slowed([times[0] / 2, *times], factors) if times else _Slowed([], [])
+
+
+def token_prices(table: CostTable) -> list[float]:
+    """Nanoseconds of what depends on the tokens of a step alone, by tokens; index 0 is unused.
+
+    Raises InputError where an operator has no rows.
+    """
+    return _token_prices(table.rows, TOKEN_OPERATORS, table.metadata.model.num_hidden_layers, table.name)
 
 
 def attention_prices(

@@ -6,12 +6,14 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-from profiler import device, run, scan
+from profiler import device, run, run_setup, scan
 from profiler.cli import _name_of, main
+from profiler.grid import Limits
 from profiler.options import Span
 from profiler.sweep import Workshop, unfinished_path
 from simulator.attention.kernels import kernel_of
-from simulator.cost_table import OPERATORS, read_table
+from simulator.cost_table import read_table
+from simulator.table_rows import OPERATORS
 from tests.profiler.machines import TINY, needs_torch, write_tiny_model
 from tests.simulator.attention.tiles import FA2_TIMES
 
@@ -47,6 +49,8 @@ def test_a_table_that_the_simulator_reads(profile):
     assert "table.csv" in table.metadata.command
     assert str(profile.out.parent) not in table.metadata.command
     assert table.metadata.noise["repeat_points"] >= 1
+    assert table.metadata.power_limit is None
+    assert "power limit: not looked for on a CPU" in table.metadata.notes
     assert "cliffs" in result.output
     assert not unfinished_path(profile.out).exists()
 
@@ -55,7 +59,7 @@ def test_an_interrupted_run_keeps_its_rows_and_resumes(profile, monkeypatch):
     """Ctrl-C at the tenth point: exit status 1, rows kept, --resume measures the rest only."""
     measure, measured = Workshop.measure, []
     kernel = kernel_of("torch", TINY, run.machine.describe("cpu").sm_count)
-    controls = len(run.control_points(run.plan(run.Limits(66, 512, 16), kernel, coarse=True)))
+    controls = len(run.control_points(run.plan(Limits(66, 512, 16), kernel, coarse=True)))
 
     def interrupted(self, point):
         measured.append(point)
@@ -214,8 +218,8 @@ def test_too_little_memory_is_one_clear_line(profile, monkeypatch):
 
 def test_little_memory_cuts_attention_and_notes_it(profile, monkeypatch):
     """Operators fit, the largest KV caches do not."""
-    monkeypatch.setattr(run, "LEAST_KV_TOKENS", 64)
-    monkeypatch.setattr(run, "needed_bytes", lambda *_: 0)
+    monkeypatch.setattr(run_setup, "LEAST_KV_TOKENS", 64)
+    monkeypatch.setattr(run_setup, "needed_bytes", lambda *_: 0)
     monkeypatch.setattr(device, "free_bytes", lambda _device: 40_000)
     assert profile().exit_code == 0
     table = read_table(profile.out)

@@ -14,8 +14,8 @@ from profiler.grid import (
     token_counts,
 )
 from simulator.attention.kernels import kernel_of
-from simulator.cost_table import OPERATORS
 from simulator.models import load_model
+from simulator.table_rows import OPERATORS
 
 FA2, FA3 = (kernel_of(name, load_model("llama-3.1-8b"), 132) for name in ("flash-attn", "vllm-flash-attn"))
 

@@ -13,9 +13,10 @@ from profiler.fused import TorchFused, check_fused, relative_error
 from profiler.grid import Point
 from profiler.operators import BUILDERS, Bench, embed, needed_bytes, sample_greedily
 from profiler.paged import check_attention
-from simulator.cost_table import OPERATORS, read_table
+from simulator.cost_table import read_table
 from simulator.errors import InputError
 from simulator.models import load_model
+from simulator.table_rows import OPERATORS
 from tests.profiler.machines import TINY, needs_gpu, needs_torch, write_tiny_model
 
 pytestmark = needs_torch

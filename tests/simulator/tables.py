@@ -5,8 +5,9 @@ from typing import Any
 
 import pandas as pd
 
-from simulator.cost_table import TOKEN_OPERATORS, Attention, CostTable, Gpu, TableMetadata, read_table, write_table
+from simulator.cost_table import Attention, CostTable, Gpu, TableMetadata, read_table, write_table
 from simulator.models import ModelShape
+from simulator.table_rows import TOKEN_OPERATORS
 
 LAYERS = 2
 SHAPE = ModelShape(

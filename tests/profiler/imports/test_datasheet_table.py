@@ -4,11 +4,12 @@ import pytest
 
 from profiler.imports.datasheet import load_hardware
 from profiler.imports.table import DatasheetSource, make_rows, roofline_of
-from simulator.cost_table import COLUMNS, OPERATORS, read_metadata
+from simulator.cost_table import read_metadata
 from simulator.errors import InputError
 from simulator.models import load_model
 from simulator.named_tables import find_table, table_names
 from simulator.table_costs import TableCosts
+from simulator.table_rows import COLUMNS, OPERATORS
 
 SHIPPED = "paper/gpt3-175b-a100@tp8"
 

@@ -6,9 +6,9 @@ import pytest
 
 from profiler.imports.compare import compare, report
 from profiler.imports.silicon import Silicon, _version_key
-from simulator.cost_table import TOKEN_OPERATORS
 from simulator.named_tables import find_table
 from simulator.table_costs import TableCosts
+from simulator.table_rows import TOKEN_OPERATORS
 from tests.profiler.imports.sources import TOKENS, gemm_ms, write_package
 
 
