@@ -14,7 +14,7 @@ from simulator.compare.readers import read_run
 from simulator.compare.run import Run
 from simulator.compare.steps import kinds
 from simulator.engines.calibrate import MODES, Residuals, fitted_blocks, residuals_of
-from simulator.engines.fit import FitLog, Mask
+from simulator.engines.fit_line import FitLog, Mask
 from simulator.engines.logged import price_log
 from simulator.engines.profile import Mode
 from simulator.errors import InputError
