@@ -6,10 +6,13 @@ from dataclasses import replace
 import numpy as np
 from scipy.optimize import least_squares
 
-from simulator.engines.fit_line import FEWEST, FEWEST_BOUND, LOSS_SCALE, FitLog, told_line, with_way
+from simulator.engines.fit_line import FEWEST, FEWEST_BOUND, LOSS_SCALE, FitLog, Mask, told_line, with_way
 from simulator.engines.logged import EAGER, FULL, KINDS, PIECEWISE, host_s, launches
 from simulator.engines.profile import HostTime, Launch, Mode
 from simulator.trace import Floats, Ints
+
+LEAST_SHARE = 0.1
+"""Share of the outputs that may wait for a launch, below which those that did were held up by something else."""
 
 
 def fit_in_flight(logs: Sequence[FitLog], start: Mode, missing: list[str]) -> Mode:
@@ -34,10 +37,11 @@ def _fit_launches(logs: Sequence[FitLog], mode: Mode, missing: list[str]) -> Mod
     """`layer_us` from the outputs that waited for the launch of the step after them."""
     for way in (FULL, PIECEWISE, EAGER):
         launch = launches(mode)[way]
-        layer_us = [_launch_us(log, way, launch) for log in logs]
-        found = np.concatenate(layer_us)
-        if len(found) < FEWEST_BOUND:
-            missing.append(f"{KINDS[way]}.layer_us: {len(found)} outputs waited for a launch, too few to fit; kept")
+        could = sum(int(_could_wait(log, way).sum()) for log in logs)
+        found = np.concatenate([_launch_us(log, way, launch) for log in logs])
+        if len(found) < max(FEWEST_BOUND, LEAST_SHARE * could):
+            told = f"{len(found)} of {could} outputs waited for a launch, too few to fit"
+            missing.append(f"{KINDS[way]}.layer_us: {told}; kept as it was")
             continue
         mode = with_way(mode, way, replace(launch, layer_us=round(_usual(found), 2)))
     return mode
@@ -56,6 +60,13 @@ def _usual(values: Floats) -> float:
     return float(found.x[0])
 
 
+def _could_wait(log: FitLog, way: int) -> Mask:
+    """Of each step, whether it is one of `way` while one of decodes alone ran, whose output may wait for its launch."""
+    wanted = log.used & (log.priced.kind == way) & log.priced.log.pipelined
+    wanted[1:] &= log.priced.kind[:-1] == FULL
+    return np.asarray(wanted)
+
+
 def _launch_us(log: FitLog, way: int, launch: Launch) -> Floats:
     """Microseconds a layer of the launches for which the output before plainly waited: by its price the GPU was done
     a tenth of that price and more before."""
@@ -63,10 +74,8 @@ def _launch_us(log: FitLog, way: int, launch: Launch) -> Floats:
     waited = np.full(len(steps), np.nan)
     waited[1:] = steps.output_ready_s[:-1] - steps.schedule_end_s[1:]
     before = np.concatenate([[np.nan], priced.gpu_s[:-1]])
-    wanted = log.used & (priced.kind == way) & steps.pipelined
-    wanted[1:] &= priced.kind[:-1] == FULL
     with np.errstate(invalid="ignore"):
-        wanted &= waited > 1.1 * before
+        wanted = _could_wait(log, way) & (waited > 1.1 * before)
     each_us = (waited - host_s(launch.prepare, priced.sequences)) * 1e6 / log.layers
     each_us = each_us[wanted]
     return np.asarray(each_us[each_us > 0])
@@ -76,7 +85,7 @@ def _beyond_price(logs: Sequence[FitLog], mode: Mode, way: int, full_gpu: HostTi
     """(sequences, seconds beyond its price) of GPU-bound steps of one way.
 
     Decodes alone: three in a row, from output to output. Others stand between decodes: the output before may wait for
-    the launch, so the time is from the output before that.
+    the launch, so the time is from the output before that, of steps whose inputs were prepared before the GPU was free.
     """
     all_sequences, all_beyond = [], []
     for log in logs:
@@ -89,11 +98,11 @@ def _beyond_price(logs: Sequence[FitLog], mode: Mode, way: int, full_gpu: HostTi
             beyond = ready[steps] - ready[steps - 1] - gpu[steps]
         else:
             own = (kind[steps] == way) & full[steps - 1] & full[steps - 2] & full[steps + 1]
-            launch_s = 1e-6 * log.layers * launches(mode)[way].layer_us + host_s(
-                launches(mode)[way].prepare, priced.sequences[steps]
-            )
-            wanted = own & flying[steps] & flying[steps - 1] & (gpu[steps] > 1.25 * launch_s)
+            prepare_s = host_s(launches(mode)[way].prepare, priced.sequences[steps])
+            launch_s = prepare_s + 1e-6 * log.layers * launches(mode)[way].layer_us
             earlier = gpu[steps - 1] + host_s(full_gpu, priced.sequences[steps - 1])
+            in_time = priced.log.schedule_end_s[steps] + prepare_s < ready[steps - 2] + earlier
+            wanted = own & flying[steps] & flying[steps - 1] & in_time & (gpu[steps] > 1.25 * launch_s)
             beyond = ready[steps] - ready[steps - 2] - earlier - gpu[steps]
         wanted &= log.used[steps]
         all_sequences.append(priced.sequences[steps][wanted])
