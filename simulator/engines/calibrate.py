@@ -1,5 +1,6 @@
 """`calibrate-engine`: an engine profile from step logs, and how well it tells steps that it was not fitted to."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -15,7 +16,6 @@ from simulator.engines.latency import ClientTimes, arrival_and_delivery, read_cl
 from simulator.engines.logged import EAGER, EMPTY, FULL, PIECEWISE, PricedLog, predict, price_log
 from simulator.engines.profile import EngineProfile, Mode
 from simulator.errors import InputError
-from simulator.files import load_yaml
 from simulator.models import model_names
 from simulator.step_log_file import LoggedSteps, read_step_log
 from simulator.table_costs import TableCosts
@@ -212,7 +212,12 @@ def read_recording(
 
 def _limit_of(path: Path, table: CostTable) -> int | None:
     """`max_num_seqs` of a `run.json`; InputError where its model is one that is known here, and not the table's."""
-    about = load_yaml(path)  # JSON is YAML
+    try:
+        about = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"not readable as JSON: {' '.join(str(error).split())}", path=path) from None
+    if not isinstance(about, dict):
+        raise InputError("should be a JSON object", path=path)
     model, limit = about.get("model"), about.get("max_num_seqs")
     if model in model_names() and model != table.metadata.model.name:
         raise InputError(f"a run of {model}, but {table.name} has the costs of {table.metadata.model.name}", path=path)

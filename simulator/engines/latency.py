@@ -77,9 +77,11 @@ def arrival_and_delivery(log: LoggedSteps, clients: ClientTimes) -> Latency:
     delivery = (
         clients.first_token_s[requests] - log.output_ready_s[[complete[request] for request in requests.tolist()]]
     )
-    if 2 * agreeing < len(requests) or not np.isfinite(delivery).any():
+    if 2 * agreeing < len(requests):
         problem = f"the request file does not fit the log: {agreeing} of {len(requests)} arrivals agree with its steps"
         raise InputError(problem, path=log.path)
+    if not np.isfinite(delivery).any():
+        raise InputError("no request of the file has a first token", path=log.path)
     return Latency((least + most) / 2, float(np.nanmedian(delivery)), most - least)
 
 

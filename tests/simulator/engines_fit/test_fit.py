@@ -11,7 +11,7 @@ from simulator.engines.fit_line import robust_line
 from simulator.engines.profile import Aftermath, HostTime, Launch, Mode
 from tests.simulator.engines_fit.synthetic import ASYNC, SYNC, Batch, batches, fit_log, run
 
-STEPS = batches(4000)
+STEPS = batches(2500)
 START = Mode(
     schedule=HostTime(1, 2),
     update=HostTime(3, 4),
