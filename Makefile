@@ -18,14 +18,17 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format wheel gpu setup clean
+.PHONY: help demo validation test lint format wheel gpu setup clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.installed ## compare three policies on the bundled trace; everything lands in results/demo
 	@$(BIN)/simulate-trace --out results/demo --force $(ARGS)
 	@echo "Open results/demo/report.html in a browser for the whole comparison."
+
+validation: $(VENV)/.installed ## simulate the measured runs again and write results/validation, how accurate it is
+	@$(BIN)/python -m simulator.compare.validate $(sort $(dir $(wildcard results/validation/measured/*/run.json))) --out results/validation --force
 
 test: $(VENV)/.installed-dev ## run the tests (ARGS="-k trace" chooses some)
 	@$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadscope $(ARGS)

@@ -65,7 +65,7 @@ def priced_steps(log: LoggedSteps, prices: StepPrices, max_num_seqs: int | None 
     priced = price_log(log, prices.costs, captured, prices.heat)
     mode = Mode() if profile is None else profile.mode(2 if priced.pipelined else 1)
     predicted = predict(priced, mode, prices.layers)
-    kind = _kinds(log)
+    kind = kinds(log.decodes, log.num_chunks, log.tokens)
     told = np.isfinite(predicted.measured_s) & (predicted.measured_s > 0)
     if profile is None and priced.pipelined:
         told &= _among_decodes(log, kind)
@@ -82,11 +82,10 @@ def priced_steps(log: LoggedSteps, prices: StepPrices, max_num_seqs: int | None 
     )
 
 
-def _kinds(log: LoggedSteps) -> Ints:
-    """Index into KINDS, -1 for a step that runs nothing."""
-    chunks, decodes = log.num_chunks > 0, log.decodes > 0
-    choices = [~chunks & ~decodes, ~chunks, ~decodes, log.tokens <= SMALL_STEP]
-    return np.select(choices, [-1, 0, 3, 1], default=2)
+def kinds(decodes: Ints, chunks: Ints, tokens: Ints) -> Ints:
+    """Index into KINDS of steps of so many decodes, prompt chunks and tokens, -1 for a step that runs nothing."""
+    none, alone = chunks == 0, decodes == 0
+    return np.select([none & alone, none, alone, tokens <= SMALL_STEP], [-1, 0, 3, 1], default=2)
 
 
 def _among_decodes(log: LoggedSteps, kind: Ints) -> NDArray[np.bool_]:
@@ -120,9 +119,14 @@ class KindErrors:
 
 def errors_by_kind(steps: PricedSteps) -> list[KindErrors]:
     """A row a kind that occurs, and one of all steps if several do."""
-    found = [_errors(name, steps, steps.kind == index) for index, name in enumerate(KINDS)]
+    found = [errors_of_kind(steps, kind) for kind in range(len(KINDS))]
     rows = [row for row in found if row.count]
     return rows if len(rows) < 2 else [*rows, _errors("all", steps, np.ones(len(steps.rows), np.bool_))]
+
+
+def errors_of_kind(steps: PricedSteps, kind: int) -> KindErrors:
+    """Those of one of KINDS, by its place; NaN where it does not occur."""
+    return _errors(KINDS[kind], steps, steps.kind == kind)
 
 
 def _errors(name: str, steps: PricedSteps, chosen: NDArray[np.bool_]) -> KindErrors:

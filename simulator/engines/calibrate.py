@@ -1,5 +1,6 @@
 """`calibrate-engine`: an engine profile from step logs, and how well it tells steps that it was not fitted to."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -9,16 +10,23 @@ from typing import Any
 import numpy as np
 
 from simulator.cost_table import CostTable
-from simulator.engines.fit import FitLog, Mask, fit_mode
-from simulator.engines.latency import ClientTimes, arrival_and_delivery
+from simulator.engines.fit import fit_mode
+from simulator.engines.fit_line import FitLog, Mask
+from simulator.engines.latency import ClientTimes, arrival_and_delivery, read_client_times
 from simulator.engines.logged import EAGER, EMPTY, FULL, PIECEWISE, PricedLog, predict, price_log
 from simulator.engines.profile import EngineProfile, Mode
-from simulator.step_log_file import LoggedSteps
+from simulator.errors import InputError
+from simulator.models import model_names
+from simulator.step_log_file import LoggedSteps, read_step_log
 from simulator.table_costs import TableCosts
 from simulator.trace import Floats
 
 BLOCK = 50
 """Steps in a row that are fitted to, or held out, together."""
+ROOM_S = 0.001
+"""Seconds of room that a log may leave to the time of arrival and still tell it."""
+DEAR = 1.1
+"""Times its measured duration, from which the price of a step is plainly that of another model or GPU."""
 MODES = ("synchronous", "asynchronous")
 
 
@@ -91,8 +99,17 @@ def fitted_blocks(steps: int, held_out: float) -> Mask:
 
 
 def _priced(recording: Recording, profile: EngineProfile) -> PricedLog:
+    """InputError where most steps took less than the GPU's time alone should take."""
     costs = TableCosts(recording.table)
-    return price_log(recording.log, costs, profile.cuda_graphs.captured(recording.max_num_seqs), costs.heat())
+    captured = profile.cuda_graphs.captured(recording.max_num_seqs)
+    priced = price_log(recording.log, costs, captured, costs.heat())
+    measured = predict(priced, Mode(), _layers(recording)).measured_s
+    told = np.isfinite(measured)
+    dear = int((priced.gpu_s[told] > DEAR * measured[told]).sum())
+    if 2 * dear > told.sum():
+        problem = f"{dear} of {told.sum()} steps took less time than the GPU should need; are these the costs of the"
+        raise InputError(f"{problem} log's model and GPU: {recording.table.name}?", path=recording.log.path)
+    return priced
 
 
 def _layers(recording: Recording) -> int:
@@ -108,7 +125,13 @@ def _with_latency(mode: Mode, recordings: Sequence[Recording], mode_name: str) -
     ]
     if not known:
         return mode, ["arrival_us, delivery_us: need the requests' times (--requests); kept as they were"]
-    arrival, delivery = (float(np.median([times[part] for times in known])) * 1e6 for part in (0, 1))
+    close = [times for times in known if times.room_s <= ROOM_S]
+    if not close:
+        room = min(times.room_s for times in known)
+        told = f"leave {1e3 * room:.3g} ms of room" if np.isfinite(room) else "do not bound it"
+        return mode, [f"arrival_us, delivery_us: the requests {told}; kept as they were"]
+    arrival = float(np.median([times.arrival_s for times in close])) * 1e6
+    delivery = float(np.median([times.delivery_s for times in close])) * 1e6
     if mode_name == MODES[1]:
         return replace(mode, arrival_us=round(max(arrival + delivery, 0.0), 1), delivery_us=0.0), [
             "arrival_us holds the sum of arrival and delivery: two processes have two clocks"
@@ -127,7 +150,7 @@ def _provenance(recordings: Sequence[Recording], held_out: float) -> str:
 def residuals_of(name: str, mode_name: str, log: FitLog, mode: Mode) -> list[Residuals]:
     """Errors of `mode` on both parts of a log, by kind of step."""
     predicted = predict(log.priced, mode, log.layers)
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", divide="ignore"):
         errors = 100 * (predicted.predicted_s / predicted.measured_s - 1)
     kind = log.priced.kind
     chunks = log.priced.log.num_chunks > 0
@@ -173,21 +196,29 @@ def read_recording(
     path: Path, table: CostTable, max_num_seqs: int | None = None, requests: Path | None = None
 ) -> Recording:
     """The recording in a step log, or in a folder with `steps.csv.gz` and, if there, `requests.csv` and `run.json`."""
-    from simulator.files import load_yaml
-    from simulator.step_log_file import read_step_log
-
     steps, name = path, path.name
     if path.is_dir():
-        steps = path / "steps.csv.gz"
-        name = path.resolve().name
+        steps, name = path / "steps.csv.gz", path.resolve().name
+        if not steps.is_file():
+            raise InputError("no steps.csv.gz in this folder", path=path)
         if requests is None and (path / "requests.csv").is_file():
             requests = path / "requests.csv"
-        if max_num_seqs is None and (path / "run.json").is_file():
-            found = load_yaml(path / "run.json").get("max_num_seqs")  # JSON is YAML
-            max_num_seqs = found if isinstance(found, int) and found > 0 else None
-    clients = None
-    if requests is not None:
-        from simulator.engines.latency import read_client_times
-
-        clients = read_client_times(requests)
+        if (path / "run.json").is_file():
+            limit = _limit_of(path / "run.json", table)
+            max_num_seqs = limit if max_num_seqs is None else max_num_seqs
+    clients = None if requests is None else read_client_times(requests)
     return Recording(name, read_step_log(steps), table, max_num_seqs, clients)
+
+
+def _limit_of(path: Path, table: CostTable) -> int | None:
+    """`max_num_seqs` of a `run.json`; InputError where its model is one that is known here, and not the table's."""
+    try:
+        about = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"not readable as JSON: {' '.join(str(error).split())}", path=path) from None
+    if not isinstance(about, dict):
+        raise InputError("should be a JSON object", path=path)
+    model, limit = about.get("model"), about.get("max_num_seqs")
+    if model in model_names() and model != table.metadata.model.name:
+        raise InputError(f"a run of {model}, but {table.name} has the costs of {table.metadata.model.name}", path=path)
+    return limit if isinstance(limit, int) and limit > 0 else None

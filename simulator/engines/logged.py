@@ -5,6 +5,7 @@ the log's. What is left is the error of prices and host times alone.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,11 +37,16 @@ class PricedLog:
         """Whether the engine scheduled steps ahead."""
         return bool(np.mean(self.log.pipelined[1:]) > 0.5) if len(self.log) > 1 else False
 
-    @property
+    @cached_property
     def resumed(self) -> NDArray[np.bool_]:
-        """Of each step, whether the engine was at work when it was scheduled: it continues a request."""
-        before = [any(context for _, context, _ in chunks) for chunks in self.log.chunks]
-        resumed = (self.log.decodes > 0) | np.array(before, dtype=bool)
+        """Of each step, whether the engine was at work when it was scheduled: it continues a request. A request's first
+        chunk does not, though it may have a context: a cached prefix."""
+        resumed = self.log.decodes > 0
+        seen: set[int] = set()
+        for step, chunks in enumerate(self.log.chunks):
+            requests = {request for request, _, _ in chunks}
+            resumed[step] |= not seen.isdisjoint(requests)
+            seen |= requests
         resumed[0] = False
         return np.asarray(resumed)
 

@@ -117,11 +117,17 @@ def laid_out(figure: Figure) -> None:
 
 def save(figure: Figure, folder: Path, stem: str) -> list[Path]:
     """`stem`.png and `stem`.svg in `folder`; the same figure gives the same bytes."""
-    laid_out(figure)
-    figure.set_layout_engine("none")  # placed once, alike in both files
-    png, svg = folder / f"{stem}.png", folder / f"{stem}.svg"
-    agg: Any = FigureCanvasAgg(figure)
-    agg.print_png(png, metadata={"Software": None})  # savefig would draw twice
+    png, svg = save_png(figure, folder, stem), folder / f"{stem}.svg"
     vector: Any = FigureCanvasSVG(figure)
     vector.print_svg(svg, metadata={"Date": None, "Creator": None})
     return [png, svg]
+
+
+def save_png(figure: Figure, folder: Path, stem: str) -> Path:
+    """`stem`.png alone; the figure keeps its layout."""
+    laid_out(figure)
+    figure.set_layout_engine("none")  # placed once, alike in every file
+    png = folder / f"{stem}.png"
+    agg: Any = FigureCanvasAgg(figure)
+    agg.print_png(png, metadata={"Software": None})  # savefig would draw twice
+    return png

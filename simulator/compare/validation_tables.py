@@ -1,0 +1,54 @@
+"""The tables of a validation: errors of figures, of step times, and the parts of the error of the mean ITL."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from simulator.compare.figures import Figure
+from simulator.compare.limits import LIMITS, METRICS, within
+from simulator.compare.output import write_csv
+from simulator.compare.validated_run import ValidatedRun
+
+COLUMNS = {
+    "errors.csv": ("run", "metric", "measured", "simulated", "error_percent", "limit_percent", "within"),
+    "steps.csv": (
+        *("run", "mode", "part", "kind", "steps"),
+        *("median_percent", "median_absolute_percent", "p95_absolute_percent"),
+    ),
+    "parts.csv": ("run", "part", "seconds", "percent_of_measured"),
+}
+
+
+def figures(run: ValidatedRun) -> Iterator[Figure]:
+    """Those of METRICS that the comparison has, in their order."""
+    by_name = {figure.name: figure for figure in run.comparison.figures}
+    yield from (by_name[name] for name in METRICS if name in by_name)
+
+
+def write_tables(runs: Sequence[ValidatedRun], folder: Path) -> None:
+    """All of COLUMNS. Digits are few enough to be the same on every machine."""
+    for name, rows in (("errors.csv", _errors(runs)), ("steps.csv", _steps(runs)), ("parts.csv", _parts(runs))):
+        write_csv(folder / name, COLUMNS[name], rows)
+
+
+def _errors(runs: Sequence[ValidatedRun]) -> Iterator[tuple[Any, ...]]:
+    for run in runs:
+        for figure in figures(run):
+            judged = {None: "", True: "yes", False: "no"}[within(figure)]
+            error = f"{figure.error_percent:.2f}"
+            limit = LIMITS.get(figure.name, "")
+            yield run.name, figure.name, f"{figure.reference:.6g}", f"{figure.other:.6g}", error, limit, judged
+
+
+def _steps(runs: Sequence[ValidatedRun]) -> Iterator[tuple[Any, ...]]:
+    for run in runs:
+        for row in run.steps:
+            errors = row.errors
+            sizes = (f"{value:.2f}" for value in (errors.bias, errors.median, errors.p95))
+            yield run.name, run.mode, row.part, errors.kind.removeprefix("- "), errors.steps, *sizes
+
+
+def _parts(runs: Sequence[ValidatedRun]) -> Iterator[tuple[Any, ...]]:
+    for run in runs:
+        for part in run.comparison.parts:
+            yield run.name, part.name, f"{part.seconds:.3e}", f"{part.percent:.2f}"
