@@ -196,6 +196,8 @@ class Scheduler:
             count, free_blocks, end_ns = decodes.count, view.free_blocks, ends_ns[-1]
             context = decodes.birth_sum + count * clock
             longest = decodes.longest() - clock
+            if free_blocks <= openers[-clock % block_size]:
+                return
             constant, slope, until = self._decode_piece(ends_ns, count, context + count, longest + clock + 1)
             foreseen = times.foreseen(ends_ns, count, constant + slope * (context + count))
             stop = min(stop, clock + foreseen)
@@ -204,11 +206,14 @@ class Scheduler:
                 opened = openers[-clock % block_size]
                 if free_blocks <= opened:
                     break
-                clock += 1
-                free_blocks -= opened
                 context += count
                 if context >= until:
-                    constant, slope, until = self._decode_piece(ends_ns, count, context, longest + clock)
+                    constant, slope, until = self._decode_piece(ends_ns, count, context, longest + clock + 1)
+                    if not times.foreseen(ends_ns, count, constant + slope * context):
+                        context -= count
+                        break
+                clock += 1
+                free_blocks -= opened
                 end_ns += int(constant + slope * context)
                 log_end(end_ns)
                 log_free(free_blocks)
@@ -228,6 +233,8 @@ class Scheduler:
         rows, count, running = self.log.stretches, self.decodes.count, len(self.view.running)
         if rows[-4] != count or rows[-3] or rows[-2] != running:
             start_ns, waiting = self.log.end_ns[-ticks - 1], len(self.waiting)
+            if self._one_at_a_time:
+                start_ns += self._times.pause_ns(count)
             kv_tokens = self.kv_tokens + count
             self._log_stretch(PACK_STRETCH(self.iterations, start_ns, 0, kv_tokens, count, 0, running, waiting))
         self.kv_tokens += ticks * count

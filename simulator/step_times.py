@@ -52,7 +52,8 @@ class StepTimes(Protocol):
         ...
 
     def foreseen(self, ends_ns: "array[int]", decodes: int, interval_ns: float) -> int:
-        """For how many steps `decode_piece`, which says `interval_ns` now, tells when they end; 0 where it does not."""
+        """For how many steps pieces tell when they end, now that one says `interval_ns` for the next; 0 where not even
+        for that. To be asked again with each piece."""
         ...
 
     def pause_ns(self, decodes: int) -> int:
