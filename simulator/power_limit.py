@@ -51,6 +51,7 @@ class Heat:
         self._heat, self._at_ns = 0.0, 0
         self.of_decodes = 0.0
         """Where the heat goes during steps of decodes since the last other step; 0 if there were none."""
+        self._of_decodes: dict[tuple[int, float], tuple[float, float]] = {}
 
     def during_decodes(self, decodes: int, time_ns: float, interval_ns: float) -> float:
         """How many times as long as its price `time_ns` a step of decodes alone takes where one starts every
@@ -61,10 +62,14 @@ class Heat:
     def factor_of_decodes(self, decodes: int, share: float) -> tuple[float, float]:
         """How many times as long as its price a step of decodes alone takes where such steps fill `share` of the time,
         and the heat of that, for `of_decodes` once it runs."""
-        place = min(decodes, len(self._draws) - 1)
-        draw, slowdown = self._draws[place], self._slowdowns[place]
-        heat = draw * share
-        return (1 + slowdown * heat**4) / (1 + slowdown * (draw / (1 + MEASURED_REST)) ** 4), heat
+        found = self._of_decodes.get((decodes, share))
+        if found is None:
+            place = min(decodes, len(self._draws) - 1)
+            draw, slowdown = self._draws[place], self._slowdowns[place]
+            heat = draw * share
+            factor = (1 + slowdown * heat**4) / (1 + slowdown * (draw / (1 + MEASURED_REST)) ** 4)
+            found = self._of_decodes[decodes, share] = factor, heat
+        return found
 
     def step_ns(self, start_ns: int, decoded_until_ns: int, tokens: int, time_ns: float) -> float:
         """Nanoseconds of a step of `tokens` priced at `time_ns`, after steps of decodes up to `decoded_until_ns`, if
@@ -80,7 +85,7 @@ class Heat:
             heat *= exp((self._at_ns - start_ns) / constant)
         length = time_ns / constant
         kept = exp(-length)
-        recovered = exp(-MEASURED_REST * length)
+        recovered = kept**MEASURED_REST
         rested = draw * (1 - kept) * recovered / (1 - kept * recovered)
         factor = (1 + slowdown * _mean_fourth_power(heat, draw, length, kept)) / (
             1 + slowdown * _mean_fourth_power(rested, draw, length, kept)
@@ -94,9 +99,10 @@ class Heat:
 def _mean_fourth_power(start: float, draw: float, length: float, kept: float) -> float:
     """The mean of heat^4 while it goes from `start` towards `draw` for `length` time constants, `kept` = e^-length."""
     away = draw - start
-    return draw**4 - away * (1 - kept) / length * (
-        4 * draw**3
-        - 3 * draw**2 * away * (1 + kept)
-        + 4 / 3 * draw * away**2 * (1 + kept + kept**2)
-        - away**3 / 4 * (1 + kept) * (1 + kept**2)
+    draw_2, away_2, kept_2 = draw * draw, away * away, kept * kept
+    return draw_2 * draw_2 - away * (1 - kept) / length * (
+        4 * draw_2 * draw
+        - 3 * draw_2 * away * (1 + kept)
+        + 4 / 3 * draw * away_2 * (1 + kept + kept_2)
+        - 0.25 * away_2 * away * (1 + kept) * (1 + kept_2)
     )

@@ -180,10 +180,12 @@ class Scheduler:
         if batch is None or batch.holds == Batch.ONCE or self._prefixes is not None or decodes.late:
             return
         ends_ns, log_free, block_size, times = self.log.end_ns, self._log_free, self._block_size, self._times
+        hosted = times.hosted
         finish_at, openers, finishing, log_end = decodes.finish_at, decodes.openers, self._finishing, ends_ns.append
         arrival_ns = until_ns
         while decodes.count:
-            until_ns = arrival_ns - times.pause_ns(decodes.count)
+            if hosted:
+                until_ns = arrival_ns - times.pause_ns(decodes.count)
             if ends_ns[-depth] >= until_ns:
                 return
             if finishing and batch.holds == Batch.UNTIL_FINISH:
@@ -199,8 +201,9 @@ class Scheduler:
             if free_blocks <= openers[-clock % block_size]:
                 return
             constant, slope, until = self._decode_piece(ends_ns, count, context + count, longest + clock + 1)
-            foreseen = times.foreseen(ends_ns, count, constant + slope * (context + count))
-            stop = min(stop, clock + foreseen)
+            if hosted:
+                foreseen = times.foreseen(ends_ns, count, constant + slope * (context + count))
+                stop = min(stop, clock + foreseen)
             # The last end tells nearly always, and is at hand: no step ends before the one it follows.
             while clock < stop and (end_ns < until_ns or ends_ns[-depth] < until_ns):
                 opened = openers[-clock % block_size]
@@ -209,7 +212,7 @@ class Scheduler:
                 context += count
                 if context >= until:
                     constant, slope, until = self._decode_piece(ends_ns, count, context, longest + clock + 1)
-                    if not times.foreseen(ends_ns, count, constant + slope * context):
+                    if hosted and not times.foreseen(ends_ns, count, constant + slope * context):
                         context -= count
                         break
                 clock += 1

@@ -20,6 +20,8 @@ class StepTimes(Protocol):
     The log's ends of steps, `ends_ns`, are the outputs' times: from then on the engine can go on.
     """
 
+    hosted: bool
+    """Whether a host takes time, so that `pause_ns` and `foreseen` have something to say."""
     arrival_ns: int
     """From a request's arrival until a scheduler can see it."""
     delivery_ns: int
@@ -68,6 +70,7 @@ class StepTimes(Protocol):
 class GpuTimes:
     """Steps one after the other, each as long as the GPU takes; `heat` where it has a power limit."""
 
+    hosted = False
     arrival_ns = delivery_ns = 0
 
     def __init__(self, costs: StepCosts, heat: Heat | None = None) -> None:

@@ -40,6 +40,8 @@ class EngineTimes:
     `in_flight`: whether the next step is planned while one runs. `captured`: numbers of tokens with a CUDA graph.
     """
 
+    hosted = True
+
     def __init__(
         self,
         costs: StepCosts,
