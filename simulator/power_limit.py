@@ -40,8 +40,8 @@ class Heat:
     """The state of a GPU under `limit`; times in nanoseconds.
 
     `token_ns` are the prices of what depends on the tokens of a step alone, by tokens; the best rate among them is 1.
-    Steps of decodes alone are taken as steady, so that as many as wanted can pass unseen: `during_decodes` tells what
-    they draw, and that is put in when the next other step comes.
+    Steps of decodes alone are taken as steady, so that as many as wanted can pass unseen: `of_decodes` is the heat they
+    go towards, and that is put in when the next other step comes.
     """
 
     def __init__(self, limit: PowerLimit, token_ns: Sequence[float]) -> None:
@@ -54,15 +54,27 @@ class Heat:
         self._draws = [least + (1 - least) * rate / best for rate in rates]
         self._slowdowns = [limit.slowdown * sqrt(rate / best) for rate in rates]
         self._heat, self._at_ns = 0.0, 0
-        self._decode_heat = 0.0
+        self.of_decodes = 0.0
+        """Where the heat goes during steps of decodes since the last other step; 0 if there were none."""
+        self._of_decodes: dict[tuple[int, float], tuple[float, float]] = {}
 
     def during_decodes(self, decodes: int, time_ns: float, interval_ns: float) -> float:
         """How many times as long as its price `time_ns` a step of decodes alone takes where one starts every
         `interval_ns`."""
-        place = min(decodes, len(self._draws) - 1)
-        draw, slowdown = self._draws[place], self._slowdowns[place]
-        self._decode_heat = heat = draw * min(1.0, time_ns / interval_ns)
-        return (1 + slowdown * heat**4) / (1 + slowdown * (draw / (1 + MEASURED_REST)) ** 4)
+        factor, self.of_decodes = self.factor_of_decodes(decodes, min(1.0, time_ns / interval_ns))
+        return factor
+
+    def factor_of_decodes(self, decodes: int, share: float) -> tuple[float, float]:
+        """How many times as long as its price a step of decodes alone takes where such steps fill `share` of the time,
+        and the heat of that, for `of_decodes` once it runs."""
+        found = self._of_decodes.get((decodes, share))
+        if found is None:
+            place = min(decodes, len(self._draws) - 1)
+            draw, slowdown = self._draws[place], self._slowdowns[place]
+            heat = draw * share
+            factor = (1 + slowdown * heat**4) / (1 + slowdown * (draw / (1 + MEASURED_REST)) ** 4)
+            found = self._of_decodes[decodes, share] = factor, heat
+        return found
 
     def step_ns(self, start_ns: int, decoded_until_ns: int, tokens: int, time_ns: float) -> float:
         """Nanoseconds of a step of `tokens` priced at `time_ns`, after steps of decodes up to `decoded_until_ns`, if
@@ -71,30 +83,31 @@ class Heat:
         draw, slowdown, constant = self._draws[place], self._slowdowns[place], self._constant_ns
         heat = self._heat
         if decoded_until_ns > self._at_ns:
-            decoded = self._decode_heat
+            decoded = self.of_decodes
             heat = decoded + (heat - decoded) * exp((self._at_ns - decoded_until_ns) / constant)
             self._at_ns = decoded_until_ns
         if start_ns > self._at_ns:
             heat *= exp((self._at_ns - start_ns) / constant)
         length = time_ns / constant
         kept = exp(-length)
-        recovered = exp(-MEASURED_REST * length)
+        recovered = kept**MEASURED_REST
         rested = draw * (1 - kept) * recovered / (1 - kept * recovered)
         factor = (1 + slowdown * _mean_fourth_power(heat, draw, length, kept)) / (
             1 + slowdown * _mean_fourth_power(rested, draw, length, kept)
         )
         taken = time_ns * factor
         self._heat = draw + (heat - draw) * exp(-taken / constant)
-        self._at_ns = start_ns + int(taken)
+        self._at_ns, self.of_decodes = start_ns + int(taken), 0.0
         return taken
 
 
 def _mean_fourth_power(start: float, draw: float, length: float, kept: float) -> float:
     """The mean of heat^4 while it goes from `start` towards `draw` for `length` time constants, `kept` = e^-length."""
     away = draw - start
-    return draw**4 - away * (1 - kept) / length * (
-        4 * draw**3
-        - 3 * draw**2 * away * (1 + kept)
-        + 4 / 3 * draw * away**2 * (1 + kept + kept**2)
-        - away**3 / 4 * (1 + kept) * (1 + kept**2)
+    draw_2, away_2, kept_2 = draw * draw, away * away, kept * kept
+    return draw_2 * draw_2 - away * (1 - kept) / length * (
+        4 * draw_2 * draw
+        - 3 * draw_2 * away * (1 + kept)
+        + 4 / 3 * draw * away_2 * (1 + kept + kept_2)
+        - 0.25 * away_2 * away * (1 + kept) * (1 + kept_2)
     )

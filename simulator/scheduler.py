@@ -180,10 +180,12 @@ class Scheduler:
         if batch is None or batch.holds == Batch.ONCE or self._prefixes is not None or decodes.late:
             return
         ends_ns, log_free, block_size, times = self.log.end_ns, self._log_free, self._block_size, self._times
+        hosted = times.hosted
         finish_at, openers, finishing, log_end = decodes.finish_at, decodes.openers, self._finishing, ends_ns.append
         arrival_ns = until_ns
         while decodes.count:
-            until_ns = arrival_ns - times.pause_ns(decodes.count)
+            if hosted:
+                until_ns = arrival_ns - times.pause_ns(decodes.count)
             if ends_ns[-depth] >= until_ns:
                 return
             if finishing and batch.holds == Batch.UNTIL_FINISH:
@@ -196,19 +198,25 @@ class Scheduler:
             count, free_blocks, end_ns = decodes.count, view.free_blocks, ends_ns[-1]
             context = decodes.birth_sum + count * clock
             longest = decodes.longest() - clock
+            if free_blocks <= openers[-clock % block_size]:
+                return
             constant, slope, until = self._decode_piece(ends_ns, count, context + count, longest + clock + 1)
-            foreseen = times.foreseen(ends_ns, count, constant + slope * (context + count))
-            stop = min(stop, clock + foreseen)
+            if hosted:
+                foreseen = times.foreseen(ends_ns, count, constant + slope * (context + count))
+                stop = min(stop, clock + foreseen)
             # The last end tells nearly always, and is at hand: no step ends before the one it follows.
             while clock < stop and (end_ns < until_ns or ends_ns[-depth] < until_ns):
                 opened = openers[-clock % block_size]
                 if free_blocks <= opened:
                     break
-                clock += 1
-                free_blocks -= opened
                 context += count
                 if context >= until:
-                    constant, slope, until = self._decode_piece(ends_ns, count, context, longest + clock)
+                    constant, slope, until = self._decode_piece(ends_ns, count, context, longest + clock + 1)
+                    if hosted and not times.foreseen(ends_ns, count, constant + slope * context):
+                        context -= count
+                        break
+                clock += 1
+                free_blocks -= opened
                 end_ns += int(constant + slope * context)
                 log_end(end_ns)
                 log_free(free_blocks)
@@ -228,6 +236,8 @@ class Scheduler:
         rows, count, running = self.log.stretches, self.decodes.count, len(self.view.running)
         if rows[-4] != count or rows[-3] or rows[-2] != running:
             start_ns, waiting = self.log.end_ns[-ticks - 1], len(self.waiting)
+            if self._one_at_a_time:
+                start_ns += self._times.pause_ns(count)
             kv_tokens = self.kv_tokens + count
             self._log_stretch(PACK_STRETCH(self.iterations, start_ns, 0, kv_tokens, count, 0, running, waiting))
         self.kv_tokens += ticks * count

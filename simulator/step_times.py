@@ -20,6 +20,8 @@ class StepTimes(Protocol):
     The log's ends of steps, `ends_ns`, are the outputs' times: from then on the engine can go on.
     """
 
+    hosted: bool
+    """Whether a host takes time, so that `pause_ns` and `foreseen` have something to say."""
     arrival_ns: int
     """From a request's arrival until a scheduler can see it."""
     delivery_ns: int
@@ -52,7 +54,8 @@ class StepTimes(Protocol):
         ...
 
     def foreseen(self, ends_ns: "array[int]", decodes: int, interval_ns: float) -> int:
-        """For how many steps `decode_piece`, which says `interval_ns` now, tells when they end; 0 where it does not."""
+        """For how many steps pieces tell when they end, now that one says `interval_ns` for the next; 0 where not even
+        for that. To be asked again with each piece."""
         ...
 
     def pause_ns(self, decodes: int) -> int:
@@ -67,6 +70,7 @@ class StepTimes(Protocol):
 class GpuTimes:
     """Steps one after the other, each as long as the GPU takes; `heat` where it has a power limit."""
 
+    hosted = False
     arrival_ns = delivery_ns = 0
 
     def __init__(self, costs: StepCosts, heat: Heat | None = None) -> None:

@@ -15,6 +15,8 @@ from tests.reference_blocks import Block, Memory
 Price = Callable[[int, int, int, list[tuple[int, int]]], int]
 Work = tuple["Job", int, str]
 """A request, how many tokens it computes in a step, and whether as "prefill" or "decode"."""
+Clock = Callable[["Step", list["Step"], int], None]
+"""Says when a step planned now starts and ends, those before it being under way; it may put off their ends."""
 
 
 @dataclass(eq=False)
@@ -45,6 +47,25 @@ class Job:
         return self.prompt + self.sampled
 
 
+@dataclass(eq=False)
+class Step:
+    """A step: what it computes, who gets a token at its end, and how queues and memory are after scheduling it."""
+
+    chunks: list[tuple[int, int]]
+    contexts: list[int]
+    emit: list[Job] = field(default_factory=list)
+    start: int = 0
+    end: int = 0
+    gpu_end: int = 0
+    after: tuple[int, ...] = ()
+
+    @property
+    def row(self) -> tuple[int, ...]:
+        """As a row of iterations."""
+        prefill_tokens = sum(n for _, n in self.chunks)
+        return self.start, self.end, len(self.contexts), len(self.chunks), prefill_tokens, *self.after
+
+
 class Reference:
     """One engine: waiting and running lists, blocks, and a clock. Subclasses say what a step runs.
 
@@ -56,6 +77,9 @@ class Reference:
     def __init__(self, options: Mapping[str, Any], price: Price, block_size: int, num_blocks: int) -> None:
         self.o = dict(options)
         self.price = price
+        self.clock: Clock = self.gpu_alone
+        self.pause: Callable[[int], int] = lambda _: 0
+        self.arrival_ns = 0
         self.total = num_blocks - self.null_blocks
         self.reached: Counter[str] = Counter()
         self.memory = Memory(self.total, block_size, self.reached)
@@ -87,30 +111,42 @@ class Reference:
 
     def run(self, jobs: list[Job]) -> None:
         """All requests from their arrival to their end."""
-        coming, flying, now = list(jobs), list[tuple[int, list[Job]]](), 0
+        coming, flying, now = list(jobs), list[Step](), 0
         while True:
             self.arrivals(coming, now)
             if len(flying) < self.depth:
                 batch = self.schedule()
                 if batch is not None:
-                    start = max([now, *(end for end, _ in flying)])
-                    flying.append(self.start(batch, start))
+                    step = self.start(batch)
+                    self.clock(step, flying, now)
+                    flying.append(step)
                     if len(flying) < self.depth:
                         continue
             if flying:
-                now, emit = flying.pop(0)
+                step = flying.pop(0)
+                now = step.end + self.pause(sum(job.decoding and not self.awaits_last(job) for job in self.running))
                 self.arrivals(coming, now)
-                self.finish(emit, now)
+                self.finish(step)
             elif coming:
-                now = coming[0].arrival_ns
+                now = max(now, self.seen_at(coming[0]))
             else:
                 break
         for job in self.running + self.waiting:
             self.stall(job, "stalled at the end")
 
+    def gpu_alone(self, step: Step, flying: list[Step], now: int) -> None:
+        """The clock of a GPU whose host takes no time."""
+        contexts = step.contexts
+        step.start = max([now, *(other.end for other in flying)])
+        step.end = step.start + self.price(len(contexts), sum(contexts), max(contexts, default=0), step.chunks)
+
+    def seen_at(self, job: Job) -> int:
+        """When it has come through the server to the scheduler."""
+        return job.arrival_ns + self.arrival_ns
+
     def arrivals(self, coming: list[Job], now: int) -> None:
         """Whoever has come by now waits, or is rejected."""
-        while coming and coming[0].arrival_ns <= now:
+        while coming and self.seen_at(coming[0]) <= now:
             job = coming.pop(0)
             self.seen.clear()
             if job.prompt + job.output != job.prompt + self.limit(job):
@@ -122,35 +158,26 @@ class Reference:
                 self.waiting.append(job)
                 self.sort_waiting()
 
-    def start(self, batch: list[Work], start: int) -> tuple[int, list[Job]]:
-        """Price and write down a step; when it ends, and who gets a token then."""
-        decodes = [job for job, _, kind in batch if kind == "decode"]
-        chunks = [(job.computed - n, n) for job, n, kind in batch if kind == "prefill"]
-        contexts = [job.computed for job in decodes]
-        end = start + self.price(len(decodes), sum(contexts), max(contexts, default=0), chunks)
-        emit = [job for job, _, _ in batch if job.computed == job.known]
-        self.break_livelock(bool(emit))
-        for job in emit:
+    def start(self, batch: list[Work]) -> Step:
+        """Book a step."""
+        step = Step(
+            chunks=[(job.computed - n, n) for job, n, kind in batch if kind == "prefill"],
+            contexts=[job.computed for job, _, kind in batch if kind == "decode"],
+            emit=[job for job, _, _ in batch if job.computed == job.known],
+        )
+        self.break_livelock(bool(step.emit))
+        for job in step.emit:
             job.sampled += 1
             job.decoding = True
-        step = {
-            "start_ns": start,
-            "end_ns": end,
-            "num_decodes": len(decodes),
-            "num_prefills": len(chunks),
-            "prefill_tokens": sum(n for _, n in chunks),
-            "kv_tokens": sum(job.computed for job in self.running),
-            "free_blocks": self.free,
-            "running": len(self.running),
-            "waiting": len(self.waiting),
-        }
-        self.steps.append(tuple(step.values()))
-        return end, emit
+        kv_tokens = sum(job.computed for job in self.running)
+        step.after = (kv_tokens, self.free, len(self.running), len(self.waiting))
+        return step
 
-    def finish(self, emit: list[Job], now: int) -> None:
+    def finish(self, step: Step) -> None:
         """A step is over: its tokens are there, and who got the last one leaves."""
-        for job in emit:
-            job.times.append(now)
+        self.steps.append(step.row)
+        for job in step.emit:
+            job.times.append(step.end)
             if len(job.times) == self.limit(job):
                 job.status = "finished"
                 if job in self.running:

@@ -12,14 +12,16 @@ from policies.simple_chunking import SimpleChunking
 from policies.static import Static
 from policies.vllm import Vllm
 from policies.vllm_v0 import VllmV0
-from simulator.core import Request
+from simulator.core import Policy, Request
 from simulator.costs import DecodePiece, LinearCosts, StepCosts
 from simulator.engine import simulate
+from simulator.engines.times import EngineTimes
 from simulator.metrics.tokens import token_times_ns
 from simulator.runlog import ITERATION_COLUMNS, STATUS_NAMES, LoggedRun
 from simulator.scheduler import Scheduler
-from simulator.step_times import GpuTimes
+from simulator.step_times import GpuTimes, StepTimes
 from tests.reference import Job, Reference
+from tests.reference_host import Host, HostClock
 from tests.reference_policies import OrcaReference, SarathiReference, VllmReference
 from tests.reference_sarathi import SimpleChunkingReference, StaticReference, VllmV0Reference
 
@@ -43,6 +45,9 @@ class UnlikeCosts:
         while steps < 40 and self._spread(decodes, decode_context + steps * decodes, longest + steps) == spread:
             steps += 1
         return 1000 + 10 * decodes + 317 * spread, 1, decode_context + steps * decodes
+
+    def token_ns(self, tokens: int) -> float:
+        return 10 * tokens
 
     def count_beyond(self, decodes: int, decode_context: int, steps: int) -> None:
         """Nothing is."""
@@ -172,6 +177,14 @@ class Case:
     blocks: int
     texts: list[str]
     costs: StepCosts
+    host: Host | None = None
+
+    def times(self, policy: Policy) -> StepTimes:
+        """The package's clock."""
+        if self.host is None:
+            return GpuTimes(self.costs)
+        mode, captured, layers = self.host.mode, self.host.captured, self.host.layers
+        return EngineTimes(self.costs, mode, captured, layers, in_flight=policy.steps_in_flight > 1)
 
 
 @st.composite
@@ -250,10 +263,11 @@ def run_fast(case: Case, watch: Callable[[Scheduler], None] = lambda _: None) ->
         assert scheduler.iterations < 100_000, "the run makes no progress"
         watch(scheduler)
 
+    policy = POLICIES[case.policy](**case.options)
     return simulate(
         requests_of(case),
-        POLICIES[case.policy](**case.options),
-        GpuTimes(case.costs),
+        policy,
+        case.times(policy),
         block_size=case.block_size,
         num_blocks=case.blocks,
         prefixes=case.options.get("enable_prefix_caching", False),
@@ -265,6 +279,8 @@ def run_slow(case: Case) -> tuple[Reference, list[Job]]:
     """The reference engine."""
     options = asdict(POLICIES[case.policy](**case.options))
     engine = REFERENCES[case.policy](options, case.costs.step_ns, case.block_size, case.blocks)
+    if case.host is not None:
+        HostClock(engine, case.host, case.costs.token_ns)
     jobs = [Job(index, *facts, text) for index, (facts, text) in enumerate(zip(case.workload, case.texts, strict=True))]
     engine.run(jobs)
     return engine, jobs

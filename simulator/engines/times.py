@@ -4,16 +4,24 @@ One recursion serves both modes. The host plans step k at time t. Its inputs are
 p = t + schedule + prepare, its kernels launched at l = p + layers x launch. The GPU runs it from max(p, end of step
 k-1) and is done no earlier than l. Its outputs are collected then, and, with steps in flight, not before the next step
 has been launched: the same thread does both. After update and what is between, the host plans the next.
+
+Steps of decodes alone may pass unseen (`Scheduler.coast`). What they change is caught up with at the next look, and
+`foreseen` and the pieces of `decode_piece` end where they would go otherwise than one asked for: coasting is exact.
 """
 
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 from simulator.costs import DecodePiece, StepCosts
 from simulator.engines.profile import EngineProfile, HostTime, Launch, Mode, padded_tokens
 from simulator.power_limit import Heat
 from simulator.step_times import FOREVER
+
+_SHARES = 64
+"""The heat of decodes knows the GPU's share of the time between two outputs in so many grades: within one the factor of
+the power limit is the same for all contexts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +39,8 @@ class EngineTimes:
 
     `in_flight`: whether the next step is planned while one runs. `captured`: numbers of tokens with a CUDA graph.
     """
+
+    hosted = True
 
     def __init__(
         self,
@@ -52,11 +62,14 @@ class EngineTimes:
         )
         self._collect_ns = int(1000 * mode.collect_us)
         self.arrival_ns, self.delivery_ns = int(1000 * mode.arrival_us), int(1000 * mode.delivery_us)
-        self._booked = 0
+        self._seen = 0
+        """How many steps of the log the state below knows of."""
         self._gpu_end_ns = 0
         self._aftermath_ns = int(1000 * mode.aftermath.step_us)
         self._quiet_from = 0
         """The first step that no eager one before makes slower, by place in the log."""
+        self._unseen_eager, self._unseen_heat = False, 0.0
+        """Of the steps beyond those, if there are any: whether they run eagerly, and how hot the GPU gets."""
 
     def book(
         self,
@@ -69,12 +82,12 @@ class EngineTimes:
         chunks: Sequence[tuple[int, int]],
     ) -> int:
         """See `StepTimes.book`."""
+        self._catch_up(ends_ns)
         sequences = decodes + len(chunks)
         way = self._way(tokens, chunks)
         prepared_ns = now_ns + self._mode.schedule.ns(sequences) + way.prepare.ns(sequences)
         launched_ns = prepared_ns + way.launch_ns
-        last_ns = ends_ns[-1] if ends_ns else 0
-        free_ns = self._gpu_end_ns if len(ends_ns) == self._booked else last_ns - self._collect_ns
+        last_ns, free_ns = ends_ns[-1] if ends_ns else 0, self._gpu_end_ns
         if now_ns < last_ns < launched_ns:
             ends_ns[-1] = last_ns = launched_ns
         start_ns = max(free_ns, prepared_ns)
@@ -83,32 +96,38 @@ class EngineTimes:
             time_ns = price_ns if self._heat is None else self._heat.step_ns(start_ns, free_ns, tokens, price_ns)
             gpu_ns = int(time_ns) + way.gpu.ns(sequences)
         elif decodes:
-            constant, slope, _ = self._gpu_piece(ends_ns, decodes, decode_context, longest)
-            gpu_ns = int(constant + slope * decode_context)
-            if decode_context > decodes * self.measured_context:
-                self.count_beyond(decodes, decode_context, 1)
+            gpu_ns = self._decodes_ns(ends_ns, decodes, decode_context, longest)
         else:
             gpu_ns = 0
         if way is self._eager:
             self._quiet_from = len(ends_ns) + 1 + self._mode.aftermath.steps
         self._gpu_end_ns = gpu_end_ns = max(start_ns + gpu_ns, launched_ns)
         ends_ns.append(gpu_end_ns + self._collect_ns)
-        self._booked = len(ends_ns)
+        self._seen = len(ends_ns)
         return max(now_ns, last_ns)
 
     def decode_piece(self, ends_ns: "array[int]", decodes: int, decode_context: int, longest: int) -> DecodePiece:
         """See `StepTimes.decode_piece`."""
-        constant, slope, until = self._gpu_piece(ends_ns, decodes, decode_context, longest)
+        self._catch_up(ends_ns)
+        (constant, slope, until), self._unseen_heat = self._gpu_piece(ends_ns, decodes, decode_context, longest)
+        way = self._way(decodes, ())
+        self._unseen_eager = way is self._eager
         if self._in_flight:
             return constant, slope, until
-        way = self._way(decodes, ())
-        if constant + slope * decode_context < way.launch_ns:
-            until = min(until, (way.launch_ns - constant) / slope) if slope > 0 else until
-            constant, slope = way.launch_ns, 0.0
-        return self._host_ns(decodes, way) + constant, slope, until
+        host_ns = self._host_ns(decodes, way)
+        constant, launched_ns = host_ns + constant, host_ns + way.launch_ns
+        if constant + slope * decode_context < launched_ns:
+            until = min(until, (launched_ns - constant) / slope) if slope > 0 else until
+            return launched_ns, 0.0, until
+        return constant, slope, until
 
     def foreseen(self, ends_ns: "array[int]", decodes: int, interval_ns: float) -> int:
-        """See `StepTimes.foreseen`: not where the GPU waits for the host although steps are in flight."""
+        """See `StepTimes.foreseen`: none where the GPU, or an output, waits for the host although steps are in flight.
+
+        With h the host's time from an output to the launch of the next step but one, that one's inputs are prepared
+        before the GPU is free, and its kernels launched before the output in between, if h and launch (or collect, if
+        that is longer) fit between two outputs.
+        """
         if self._in_flight:
             way = self._way(decodes, ())
             last_ns = ends_ns[-1] - ends_ns[-2] if len(ends_ns) > 1 else 0
@@ -120,18 +139,45 @@ class EngineTimes:
         """See `StepTimes.pause_ns`."""
         return self._mode.update.ns(decodes) + self._mode.between.ns(decodes)
 
-    def _gpu_piece(self, ends_ns: "array[int]", decodes: int, decode_context: int, longest: int) -> DecodePiece:
-        """GPU time of steps of decodes alone, after those of `ends_ns`."""
+    def _catch_up(self, ends_ns: "array[int]") -> None:
+        """Steps have passed as the last `decode_piece` said."""
+        if len(ends_ns) == self._seen:
+            return
+        self._seen = len(ends_ns)
+        self._gpu_end_ns = ends_ns[-1] - self._collect_ns
+        if self._unseen_eager:
+            self._quiet_from = self._seen + self._mode.aftermath.steps
+        if self._heat is not None:
+            self._heat.of_decodes = self._unseen_heat
+
+    def _decodes_ns(self, ends_ns: "array[int]", decodes: int, decode_context: int, longest: int) -> int:
+        """GPU time of one step of decodes alone, rounded as when it passes unseen."""
+        (constant, slope, _), heat = self._gpu_piece(ends_ns, decodes, decode_context, longest)
+        if self._heat is not None:
+            self._heat.of_decodes = heat
+        if decode_context > decodes * self.measured_context:
+            self.count_beyond(decodes, decode_context, 1)
+        host_ns = 0 if self._in_flight else self._host_ns(decodes, self._way(decodes, ()))
+        return int(host_ns + constant + slope * decode_context) - host_ns
+
+    def _gpu_piece(
+        self, ends_ns: "array[int]", decodes: int, decode_context: int, longest: int
+    ) -> tuple[DecodePiece, float]:
+        """GPU time of steps of decodes alone, after those of `ends_ns`, and how hot the GPU gets."""
         constant, slope, until = self._piece(decodes, decode_context, longest)
         constant += self._padding_ns(decodes)
-        way = self._way(decodes, ())
+        way, heat = self._way(decodes, ()), 0.0
         if self._heat is not None:
-            time_ns = constant + slope * decode_context
-            every_ns = time_ns if self._in_flight else time_ns + self._host_ns(decodes, way)
-            factor = self._heat.during_decodes(decodes, time_ns, every_ns)
+            share = 1.0
+            if not self._in_flight:
+                share, share_ns = _share(constant + slope * decode_context, self._host_ns(decodes, way))
+                until = min(until, (share_ns - constant) / slope - 1) if slope > 0 else until
+            factor, heat = self._heat.factor_of_decodes(decodes, share)
             constant, slope = factor * constant, factor * slope
         constant += way.gpu.ns(decodes)
-        return (constant + self._aftermath_ns if len(ends_ns) < self._quiet_from else constant), slope, until
+        if way is self._full and len(ends_ns) < self._quiet_from:
+            constant += self._aftermath_ns
+        return (constant, slope, until), heat
 
     def _host_ns(self, sequences: int, way: _Way) -> int:
         """Host time between the GPU's work on two steps; with steps in flight, between the end of a step and the launch
@@ -148,6 +194,14 @@ class EngineTimes:
         if tokens >= len(self._padded):
             return 0.0
         return self._token_ns(self._padded[tokens]) - self._token_ns(tokens)
+
+
+def _share(gpu_ns: float, host_ns: int) -> tuple[float, float]:
+    """The middle of the grade of the GPU's share of the time, and the GPU time from which the next begins."""
+    grade = int(_SHARES * gpu_ns / (gpu_ns + host_ns))
+    if grade >= _SHARES - 1:
+        return 1.0 if grade == _SHARES else (grade + 0.5) / _SHARES, inf
+    return (grade + 0.5) / _SHARES, host_ns * (grade + 1) / (_SHARES - grade - 1)
 
 
 def _way(launch: Launch, layers: int) -> _Way:
