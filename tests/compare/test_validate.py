@@ -4,6 +4,7 @@ import csv
 import gzip
 import json
 import math
+import shutil
 from functools import cache
 from pathlib import Path
 
@@ -175,6 +176,15 @@ def test_a_profile_is_fitted_to_a_run_that_it_names() -> None:
     assert is_named("run-10", fit)
     assert not is_named("run-1", fit)
     assert not is_named("run", fit)
+
+
+def test_a_run_that_nothing_was_fitted_to_has_no_parts(tmp_path: Path) -> None:
+    """The same run under another name is one that the profile does not know."""
+    shutil.copytree(FOLDER / "measured" / QUICK[0], tmp_path / "mine")
+    run = validate_run(tmp_path / "mine", costs=None, engine="vllm-0.23", held_out=0.5)
+    assert {row.part for row in run.steps} == {"all"}
+    assert {row.part for row in validated(QUICK[0]).steps} == {"fitted", "held out", "all"}
+    assert "None of the runs above is among them." in page([run], [], "")
 
 
 def test_settings_become_those_of_the_policy(tmp_path: Path) -> None:
