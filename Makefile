@@ -27,8 +27,8 @@ demo: $(VENV)/.installed ## compare three policies on the bundled trace; everyth
 	@$(BIN)/simulate-trace --out results/demo --force $(ARGS)
 	@echo "Open results/demo/report.html in a browser for the whole comparison."
 
-validation: $(VENV)/.installed ## simulate the measured runs again and write results/validation, how accurate it is
-	@$(BIN)/python -m simulator.compare.validate $(sort $(dir $(wildcard results/validation/measured/*/run.json))) --out results/validation --force
+validation: $(VENV)/.installed-dev ## simulate the measured runs again and write results/validation, how accurate it is
+	@$(BIN)/python -m simulator.compare.validate $(sort $(dir $(wildcard results/validation/measured/*/run.json))) --hold-runs-out --out results/validation --force
 
 test: $(VENV)/.installed-dev ## run the tests (ARGS="-k trace" chooses some)
 	@$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadscope $(ARGS)

@@ -15,7 +15,7 @@ from simulator.bundled import bundled_roots, resolve
 from simulator.core import Policy, Surroundings
 from simulator.cost_table import CostTable, Gpu, load_gpu
 from simulator.costs import LinearCosts, StepCosts
-from simulator.engines.profile import NONE, EngineProfile, engine_names, load_engine
+from simulator.engines.profile import NONE, EngineProfile, engine_names, engine_sha256, load_engine
 from simulator.engines.times import engine_times
 from simulator.errors import InputError, nearest
 from simulator.files import similar_file
@@ -164,13 +164,17 @@ def resolve_experiment(raw: Mapping[str, Any], *, path: Path | None = None, sett
     changed = (keys.provenance or {}).get("costs_sha256")
     if table is not None and changed not in (None, table.sha256):
         notes.append(f"the cost table {keys.costs} has changed since {path} was written: results will differ")
+    changed = (keys.provenance or {}).get("engine_sha256")
+    source = _engine_source(keys.engine, beside)
+    if changed not in (None, engine_sha256(source)):
+        notes.append(f"the engine profile {keys.engine} has changed since {path} was written: results will differ")
     return Experiment(
         trace=trace,
         model=model,
         model_source=_model_source(keys.model or model.name, table, beside),
         costs=costs,
         costs_sha256=table.sha256 if table else "",
-        engine=_engine_source(keys.engine, beside),
+        engine=source,
         kv_cache=_resolve_kv_cache(keys.kv_cache, model.shard(tensor, "parallel.tensor"), gpu),
         parallel=keys.parallel,
         policies=complete_options(runs, surroundings, folders),

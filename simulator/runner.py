@@ -21,6 +21,7 @@ from simulator import __version__
 from simulator.clients import requests_of
 from simulator.core import Request
 from simulator.engine import simulate
+from simulator.engines.profile import engine_sha256
 from simulator.errors import InputError, PolicyError
 from simulator.experiment import Experiment
 from simulator.formats import read_trace
@@ -150,6 +151,7 @@ def provenance(experiment: Experiment, trace: Trace, command: str) -> dict[str, 
         "trace_sha256": trace.sha256,
         "trace_requests": len(trace),
         "costs_sha256": experiment.costs_sha256,
+        "engine_sha256": engine_sha256(experiment.engine),
         "notes": [*experiment.notes, *trace.notes, *_not_simulated(trace)],
     }
 

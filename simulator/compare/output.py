@@ -22,6 +22,18 @@ STEP_COLUMNS = (
 )
 
 
+ERROR_COLUMNS = ("metric", "reference", "other", "error_percent", "definition", "notes")
+
+
+def _compared(folder: Path) -> bool:
+    """Whether a comparison was begun in `folder`: by the header of the table that is written first."""
+    try:
+        with open(folder / "errors.csv", encoding="utf-8") as file:
+            return file.readline().strip() == ",".join(ERROR_COLUMNS)
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
 def prepare_folder(folder: Path, *, force: bool) -> None:
     """Make the folder, with `force` over the files of an earlier comparison, which are removed. InputError for a file,
     for a folder that holds anything, and with `force` for one that holds something else than a comparison."""
@@ -30,7 +42,7 @@ def prepare_folder(folder: Path, *, force: bool) -> None:
     if folder.is_dir() and any(folder.iterdir()):
         if not force:
             raise InputError(f'folder "{folder}" is not empty; choose another or pass --force', key="--out")
-        if not all((folder / name).is_file() for name in OURS[:2]):
+        if not _compared(folder):
             raise InputError(f'folder "{folder}" holds no earlier comparison; choose another', key="--out")
         for name in OURS:
             (folder / name).unlink(missing_ok=True)
@@ -46,7 +58,7 @@ def write_tables(comparison: Comparison, folder: Path, number_worst: int) -> Non
         (figure.name, figure.reference, figure.other, figure.error_percent, DEFINITIONS[figure.group], figure.notes)
         for figure in comparison.figures
     ]
-    write_csv(folder / "errors.csv", ("metric", "reference", "other", "error_percent", "definition", "notes"), rows)
+    write_csv(folder / "errors.csv", ERROR_COLUMNS, rows)
     if comparison.drift:
         drift = [(row.name, row.reference, row.other, row.error_percent) for row in comparison.drift]
         write_csv(folder / "composition.csv", ("metric", "reference", "other", "difference_percent"), drift)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from simulator.compare.validated_run import ValidatedRun
 
 NAME = "python -m simulator.compare.validate"
-TABLES = ("errors.csv", "steps.csv", "parts.csv")
+TABLES = ("errors.csv", "held_out.csv", "steps.csv", "parts.csv")
 PAGE = "README.md"
 EPILOG = f"""\b
 Examples:
@@ -40,10 +40,18 @@ Exit status: 0 done, whatever the errors; 2 the input is wrong, 1 anything else.
 @click.option("--engine", default="vllm-0.23", show_default=True, metavar="PROFILE", help="Engine profile.")
 @click.option("--hold-out", default=0.5, show_default=True, type=click.FloatRange(0, 0.9), metavar="SHARE",
               help="Share of steps that the profile was not fitted to, in runs that it was fitted to.")  # fmt: skip
+@click.option("--hold-runs-out", is_flag=True,
+              help="Simulate each run also with host times fitted to the others of its mode.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Overwrite the files of an earlier validation in DIR.")
 @click.version_option(__version__, prog_name=NAME)
 def validate(
-    measured: tuple[Path, ...], out: Path, costs: str | None, engine: str, hold_out: float, force: bool
+    measured: tuple[Path, ...],
+    out: Path,
+    costs: str | None,
+    engine: str,
+    hold_out: float,
+    hold_runs_out: bool,
+    force: bool,
 ) -> None:
     """Simulate measured runs of vLLM, and write a page on how far the simulations are from what was measured.
 
@@ -63,10 +71,16 @@ def validate(
     for folder in measured:
         runs.append(validate_run(folder, costs=costs, engine=engine, held_out=hold_out))
         click.echo(f"{runs[-1].name}: simulated and compared", err=True)
+    others: list[ValidatedRun] = []
+    if hold_runs_out:
+        from simulator.compare.held_out_runs import held_out_runs
+
+        others = held_out_runs(measured, runs, costs, engine)
+        click.echo(f"{len(others)} runs: simulated with what the others tell", err=True)
     _make_way(out)
-    write_tables(runs, out)
+    write_tables(runs, out, others)
     drawn = write_plots(runs, out)
-    (out / PAGE).write_text(page(runs, drawn, shlex.join([*NAME.split(), *sys.argv[1:]])), encoding="utf-8")
+    (out / PAGE).write_text(page(runs, drawn, shlex.join([*NAME.split(), *sys.argv[1:]]), others), encoding="utf-8")
     click.echo(f"written to {out}; {out / PAGE} is the page")
 
 

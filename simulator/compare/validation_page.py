@@ -25,8 +25,8 @@ HEADINGS = ("tokens/s", *(f"{name.split('_')[0].upper()} {name.split('_')[1]}" f
 ENDERS = ("steps of decodes alone", f"mixed steps of up to {SMALL_STEP} tokens", "larger steps")
 NOISE = (
     "Two runs of vLLM 0.23 on an H200, repeated on another machine, differed by up to 4 % in mean, median and E2E"
-    " figures and by up to 8.5 % in ITL p90 and p99. Errors below that are not errors. For throughput and TTFT p90"
-    " and p99 it is not known."
+    " figures and by up to 8.5 % in ITL p90 and p99. Errors below that cannot be told from noise. For throughput and"
+    " TTFT p90 and p99 it is not known."
 )
 STEPS = (
     "Each logged step against the price of its batch with the engine's host, so without errors of scheduling:"
@@ -35,20 +35,38 @@ STEPS = (
     f" in the median and {STEP_P95:g} at p95. `steps.csv` has the signed median, and steps by how they run (CUDA"
     " graph, piecewise, eager)."
 )
+DIFFERENCES = (
+    "Runs of one trace, model and mode that differ in max_num_batched_tokens alone: the change of each figure in per"
+    " cent, measured, and simulated in parentheses. The two were measured on different machines, which alone makes 4 %."
+)
 PARTS_OF_ERROR = (
     "On the logged batches, weighted by decodes, prices of steps and the host between them are compared with what"
     " was measured. What is left of the error comes from batches that the real engine did not run. Per cent of the"
     " measured mean ITL."
 )
-TABLES = "`errors.csv`, `steps.csv` and `parts.csv` hold the tables. `compare-runs` tells more of a single pair."
+TABLES = (
+    "`errors.csv`, `held_out.csv`, `steps.csv` and `parts.csv` hold the tables. `compare-runs` tells more of a single"
+    " pair."
+)
 
 
-def page(runs: Sequence[ValidatedRun], drawn: Sequence[str], command: str) -> str:
-    """The text; `drawn` are the stems of the plots beside it."""
-    return "\n".join(_lines(runs, drawn, command)) + "\n"
+HELD_OUT = (
+    "The runs above had a share in the host times of their own simulation. Here each is simulated with host times"
+    " fitted to the other runs of its mode alone, as of a server that was logged at other settings; a run that is alone"
+    " in its mode cannot be held out. Fit to logs on both sides of the budgets that you compare."
+)
 
 
-def _lines(runs: Sequence[ValidatedRun], drawn: Sequence[str], command: str) -> Iterator[str]:
+def page(
+    runs: Sequence[ValidatedRun], drawn: Sequence[str], command: str, held_out: Sequence[ValidatedRun] = ()
+) -> str:
+    """The text; `held_out` are runs with a profile fitted to others, `drawn` the stems of the plots beside it."""
+    return "\n".join(_lines(runs, held_out, drawn, command)) + "\n"
+
+
+def _lines(
+    runs: Sequence[ValidatedRun], held_out: Sequence[ValidatedRun], drawn: Sequence[str], command: str
+) -> Iterator[str]:
     yield from ("# How accurate is it?", "")
     yield _wrapped(
         f"{_counted(len(runs), 'run')} of vLLM, measured, and simulated with the same requests, settings and number of"
@@ -60,6 +78,9 @@ def _lines(runs: Sequence[ValidatedRun], drawn: Sequence[str], command: str) -> 
     yield from ("![Error of each figure of each run, with noise and limits](overview.png)", "")
     yield from ("## Noise", "", _wrapped(NOISE), "")
     yield from ("## What was fitted", "", *_fits(runs), "")
+    if held_out:
+        yield from ("## Runs held out", "", _wrapped(HELD_OUT), "", *_errors(held_out), "", _verdict(held_out), "")
+    yield from _differences(runs)
     yield from ("## Step times", "", _wrapped(STEPS), "", *_steps(runs), "")
     yield from ("## Where the error of the mean ITL comes from", "", _wrapped(PARTS_OF_ERROR), "", *_parts(runs), "")
     yield from _over(runs, drawn)
@@ -74,6 +95,37 @@ def _errors(runs: Sequence[ValidatedRun]) -> Iterator[str]:
     for run in runs:
         cells = {figure.name: _cell(figure) for figure in figures(run)}
         yield f"| {run.name} | " + " | ".join(cells.get(name, "") for name in METRICS) + " |"
+
+
+def _differences(runs: Sequence[ValidatedRun]) -> Iterator[str]:
+    """What another budget changes, for pairs of runs that differ in nothing else."""
+    rows = []
+    for place, one in enumerate(runs):
+        for other in runs[:place]:
+            facts = [{**run.measured.facts, "budget": "", "steps": "", "lpt": ""} for run in (one, other)]
+            if facts[0] == facts[1]:
+                rows.append(_difference(one, other))
+    if not rows:
+        return
+    yield from ("## What another budget changes", "", _wrapped(DIFFERENCES), "")
+    yield "| from, to | " + " | ".join(HEADINGS) + " |"
+    yield "| --- |" + " ---: |" * len(METRICS)
+    yield from (*rows, "")
+
+
+def _difference(one: ValidatedRun, other: ValidatedRun) -> str:
+    first, last = sorted((one, other), key=lambda run: -int(run.measured.facts.get("budget", "0")))
+    pairs = [{figure.name: figure for figure in figures(run)} for run in (first, last)]
+    cells = []
+    for name in METRICS:
+        if not all(name in pair for pair in pairs):
+            cells.append("")
+            continue
+        before, after = (pair[name] for pair in pairs)
+        measured, simulated = after.reference / before.reference - 1, after.other / before.other - 1
+        cells.append(f"{100 * measured:+.0f} ({100 * simulated:+.0f})")
+    budgets = [run.measured.facts.get("budget", "?") for run in (first, last)]
+    return f"| {budgets[0]}, {budgets[1]} tokens, {first.mode} | " + " | ".join(cells) + " |"
 
 
 def _cell(figure: Figure) -> str:
@@ -107,7 +159,8 @@ def _fits(runs: Sequence[ValidatedRun]) -> Iterator[str]:
     if all(fitted):
         said = (
             "So host times were fitted to part of the steps of these very runs, and the times of arrival and"
-            " delivery to all of their requests. No figure of the table above was itself fitted to."
+            " delivery to all of their requests. Of the figures above TTFT and E2E hold those two times; no figure was"
+            " itself fitted to."
         )
     elif any(fitted):
         said = f"Nothing was fitted to {', '.join(others)}."

@@ -11,6 +11,7 @@ from simulator.compare.validated_run import ValidatedRun
 
 COLUMNS = {
     "errors.csv": ("run", "metric", "measured", "simulated", "error_percent", "limit_percent", "within"),
+    "held_out.csv": ("run", "metric", "measured", "simulated", "error_percent", "limit_percent", "within"),
     "steps.csv": (
         *("run", "mode", "part", "kind", "steps"),
         *("median_percent", "median_absolute_percent", "p95_absolute_percent"),
@@ -25,9 +26,17 @@ def figures(run: ValidatedRun) -> Iterator[Figure]:
     yield from (by_name[name] for name in METRICS if name in by_name)
 
 
-def write_tables(runs: Sequence[ValidatedRun], folder: Path) -> None:
-    """All of COLUMNS. Digits are few enough to be the same on every machine."""
-    for name, rows in (("errors.csv", _errors(runs)), ("steps.csv", _steps(runs)), ("parts.csv", _parts(runs))):
+def write_tables(runs: Sequence[ValidatedRun], folder: Path, held_out: Sequence[ValidatedRun] = ()) -> None:
+    """All of COLUMNS; `held_out` are runs with a profile fitted to others.
+
+    Digits are few enough to be the same on every machine.
+    """
+    for name, rows in (
+        ("errors.csv", _errors(runs)),
+        ("held_out.csv", _errors(held_out)),
+        ("steps.csv", _steps(runs)),
+        ("parts.csv", _parts(runs)),
+    ):
         write_csv(folder / name, COLUMNS[name], rows)
 
 

@@ -27,6 +27,12 @@ ROOM_S = 0.001
 """Seconds of room that a log may leave to the time of arrival and still tell it."""
 DEAR = 1.1
 """Times its measured duration, from which the price of a step is plainly that of another model or GPU."""
+CLOCK_US = 1000.0
+"""How far below 0 a time from one to the other may be: what clocks and a scheduler's turns leave open."""
+LATEST_US = 1e6
+"""Nobody waits a second for a token that is there."""
+MIXED = 0.05
+"""Share of steps of the other mode from which a log is of two."""
 MODES = ("synchronous", "asynchronous")
 
 
@@ -83,6 +89,9 @@ def calibrate(recordings: Sequence[Recording], start: EngineProfile, *, name: st
         fitted = fit_mode(logs, getattr(start, mode_name))
         mode, latency_missing = _with_latency(fitted.mode, [recordings[place] for place in ours], mode_name)
         missing += [f"{mode_name}.{line}" for line in (*fitted.unidentified, *latency_missing)]
+        if mode == getattr(start, mode_name):
+            missing.append(f"{mode_name}: nothing could be fitted; kept as it was")
+            continue
         mode = replace(mode, fit=_provenance([recordings[place] for place in ours], held_out))
         changed: dict[str, Any] = {mode_name: mode}
         profile = replace(profile, **changed)
@@ -104,6 +113,13 @@ def _priced(recording: Recording, profile: EngineProfile) -> PricedLog:
     captured = profile.cuda_graphs.captured(recording.max_num_seqs)
     priced = price_log(recording.log, costs, captured, costs.heat())
     measured = predict(priced, Mode(), _layers(recording)).measured_s
+    ahead = recording.log.pipelined[1:][priced.resumed[1:]]
+    if len(ahead) > BLOCK and MIXED < float(np.mean(ahead)) < 1 - MIXED:
+        raise InputError(
+            f"{np.mean(ahead):.0%} of the steps are scheduled before the output of the one before, the others after"
+            " it; a log should be of one mode",
+            path=recording.log.path,
+        )
     told = np.isfinite(measured)
     dear = int((priced.gpu_s[told] > DEAR * measured[told]).sum())
     if 2 * dear > told.sum():
@@ -132,7 +148,15 @@ def _with_latency(mode: Mode, recordings: Sequence[Recording], mode_name: str) -
         return mode, [f"arrival_us, delivery_us: the requests {told}; kept as they were"]
     arrival = float(np.median([times.arrival_s for times in close])) * 1e6
     delivery = float(np.median([times.delivery_s for times in close])) * 1e6
-    if mode_name == MODES[1]:
+    one_clock = mode_name == MODES[0]
+    for value in (arrival, delivery) if one_clock else (arrival + delivery,):
+        if not -CLOCK_US < value < LATEST_US:
+            name = "arrival and delivery together" if not one_clock else "arrival or delivery"
+            raise InputError(
+                f"{name} would take {value / 1e6:.3g} s; are the requests of this log's run, on its clock?",
+                key="--requests",
+            )
+    if not one_clock:
         return replace(mode, arrival_us=round(max(arrival + delivery, 0.0), 1), delivery_us=0.0), [
             "arrival_us holds the sum of arrival and delivery: two processes have two clocks"
         ]

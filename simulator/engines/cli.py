@@ -86,11 +86,13 @@ def calibrate_engine(
     from rich.console import Console
 
     from simulator.engines.calibrate import calibrate, profile_keys, read_recording
-    from simulator.engines.profile import dump_profile, load_engine
+    from simulator.engines.profile import check_profile, dump_profile, load_engine
     from simulator.named_tables import find_table
 
-    if out is not None and out.exists() and not force:
-        raise InputError(f"{out} exists; --force overwrites it", key="--out")
+    if out is not None:
+        _require_free(out, force)
+    if hold_out != hold_out:
+        raise InputError("should be a share from 0 to 0.9, not nan", key="--hold-out")
     start = load_engine(engine)
     if start is None:
         raise InputError("none has no parts to fit; name a profile", key="--engine")
@@ -111,7 +113,9 @@ def calibrate_engine(
             console.print(f"note: {recording.name}: {note}", highlight=False, markup=False, soft_wrap=True)
     for line in found.unidentified:
         console.print(f"not in the logs: {line}", highlight=False, markup=False, soft_wrap=True)
-    text = dump_profile(profile_keys(found.profile))
+    keys = profile_keys(found.profile)
+    check_profile(keys)
+    text = dump_profile(keys)
     if out is None:
         click.echo(text, nl=False)
         return
@@ -121,7 +125,32 @@ def calibrate_engine(
         partial.replace(out)
     except OSError as error:
         raise InputError(f"cannot write {out}: {error.strerror}", key="--out") from None
-    console.print(f"written to {out}; simulate-trace --engine {out} uses it", highlight=False, markup=False)
+    only = "" if len({line.mode for line in found.residuals}) > 1 else _used_by(found)
+    console.print(f"written to {out}; simulate-trace --engine {out} uses it{only}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _used_by(found: "Calibration") -> str:
+    """With which setting of vllm the only fitted mode is run; nothing where none was."""
+    modes = {line.mode for line in found.residuals}
+    setting = {"synchronous": "false", "asynchronous": "true"}
+    return "".join(f", with --set async_scheduling={setting[mode]}" for mode in modes)
+
+
+def _require_free(out: Path, force: bool) -> None:
+    """InputError where `out` is there and no profile, or is one and may not be overwritten."""
+    from simulator.engines.profile import load_engine
+
+    if not out.exists() and not out.is_symlink():
+        return
+    if not force:
+        raise InputError(f"{out} exists; --force overwrites it", key="--out")
+    try:
+        if out.is_file() and not out.is_symlink():
+            load_engine(str(out.resolve()))
+            return
+    except InputError:
+        pass
+    raise InputError(f"{out} exists and is no engine profile; choose another file", key="--out")
 
 
 def residual_table(found: "Calibration") -> "Table":

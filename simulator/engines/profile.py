@@ -14,6 +14,7 @@ takes longer than the GPU, or where launching a step delays the tokens of the on
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -142,6 +143,17 @@ def load_engine(name: str, beside: Path | None = None) -> EngineProfile | None:
         hint = nearest(name, [NONE, *engine_names()], "engines")
         raise InputError(f'unknown engine profile "{name}"; {hint}, or the path of a YAML', key="engine")
     return parse(EngineProfile, load_yaml(path), path=path)
+
+
+def engine_sha256(name: str) -> str:
+    """That of the profile's file, as an experiment names it; empty for `none`."""
+    path = engine_names().get(name) or Path(name)
+    return sha256(path.read_bytes()).hexdigest() if name != NONE and path.is_file() else ""
+
+
+def check_profile(keys: Mapping[str, Any]) -> None:
+    """InputError where these are not the keys of a profile that can be read again."""
+    parse(EngineProfile, keys)
 
 
 def dump_profile(profile: Mapping[str, Any]) -> str:

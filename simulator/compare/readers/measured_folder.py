@@ -24,6 +24,10 @@ from simulator.trace import Floats
 NAME = "measured folder"
 DESCRIPTION = "run.json and requests.csv, optionally token_times.jsonl.gz and steps.csv.gz"
 COLUMNS = ("arrival_s", "prompt_tokens", "output_tokens", "first_token_s", "finish_s")
+CLOCKS_S = 0.001
+"""How far apart two readings of one moment may be."""
+LATEST_S = 1e10
+"""Unix time in seconds is below that for 250 years."""
 FACTS = 30
 
 
@@ -37,6 +41,7 @@ def read(given: Given) -> Run:
     folder = given.path
     about = read_documents(folder / "run.json")[0].content
     columns = csv_columns(folder / "requests.csv", COLUMNS)
+    _require_possible(columns, folder / "requests.csv")
     ended = ~np.isnan(columns["finish_s"]) & ~np.isnan(columns["first_token_s"])
     if not ended.any():
         raise InputError("no request has a first token and a finish", path=folder / "requests.csv")
@@ -60,6 +65,22 @@ def read(given: Given) -> Run:
     )
 
 
+def _require_possible(columns: dict[str, Floats], path: Path) -> None:
+    """InputError with the line of the first request whose times or tokens cannot be."""
+    arrival, first, finish = (columns[name] for name in ("arrival_s", "first_token_s", "finish_s"))
+    prompt, output = columns["prompt_tokens"], columns["output_tokens"]
+    with np.errstate(invalid="ignore"):
+        for wrong, key, what in (
+            (first < arrival - CLOCKS_S, "first_token_s", "is before arrival_s"),
+            (finish < first - CLOCKS_S, "finish_s", "is before first_token_s"),
+            (np.maximum(np.abs(arrival), np.abs(finish)) > LATEST_S, "finish_s", "cannot be seconds of a run"),
+            ((prompt < 0) | (prompt % 1 != 0), "prompt_tokens", "should be a whole number from 0 on"),
+            ((output < 0) | (output % 1 != 0), "output_tokens", "should be a whole number from 0 on"),
+        ):
+            if wrong.any():
+                raise InputError(what, path=path, line=int(np.flatnonzero(wrong)[0]) + 2, key=key)
+
+
 def _requests(columns: dict[str, Floats]) -> Requests:
     arrival, first, finish = (columns[name] for name in ("arrival_s", "first_token_s", "finish_s"))
     output = columns["output_tokens"]
@@ -75,6 +96,8 @@ def _gaps(path: Path, requests: int) -> Floats:
         with gzip.open(path, "rt", encoding="utf-8") as file:
             for line, text in enumerate(file, 1):
                 gaps.append(np.diff(numbers(_array(text, path, line), path, line, "times")))
+                if (gaps[-1] < -CLOCKS_S).any():
+                    raise InputError("times of tokens should not decrease", path=path, line=line)
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise InputError(f"cannot be read: {error}", path=path) from None
     if len(gaps) != requests:

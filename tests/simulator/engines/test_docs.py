@@ -12,7 +12,7 @@ from tests.house.paths import ROOT
 from tests.simulator.conftest import Simulate
 
 PAGE = (ROOT / "docs/engines.md").read_text(encoding="utf-8")
-EXAMPLE = re.findall(r"^`my-host.yaml`:\n\n```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+EXAMPLE = re.findall(r"^`plain-host.yaml`:\n\n```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("kind", [EngineProfile, Mode, Launch, CudaGraphs, PowerLimit, Aftermath, HostTime])
@@ -24,11 +24,11 @@ def test_every_key_is_described(kind: type) -> None:
 
 def test_the_example_runs(simulate: Simulate, here: Path) -> None:
     """As a file beside the experiment."""
-    (here / "my-host.yaml").write_text(*EXAMPLE)
-    profile = load_engine("my-host.yaml", beside=here)
+    (here / "plain-host.yaml").write_text(*EXAMPLE)
+    profile = load_engine("plain-host.yaml", beside=here)
     assert profile is not None
     assert profile.cuda_graphs.captured(None)[-1] == 256
-    options = ["--policy", "vllm", "--set", "async_scheduling=false", "--engine", "my-host.yaml", "--out", "my-host"]
+    options = ["--policy", "vllm", "--set", "async_scheduling=false", "--engine", "plain-host.yaml", "--out", "plain-host"]
     assert simulate("tiny.yaml", *options).code == 0
 
 

@@ -37,7 +37,7 @@ def test_options_and_limits_are_described():
     """All options of the command that a page is needed for, and the numbers that decide what is told."""
     known = {option for parameter in calibrate_engine.params for option in parameter.opts}
     named = set(re.findall(r"`(--[a-z][a-z-]+)", PAGE)) | set(re.findall(r" (--[a-z][a-z-]+) ", PAGE))
-    assert named - known <= {"--policy", "--list"}
+    assert named - known <= {"--policy", "--list", "--set"}
     assert {"--costs", "--engine", "--hold-out", "--max-num-seqs", "--name", "--out", "--requests"} <= named
     for text in (
         f"fewer than {FEWEST},",
