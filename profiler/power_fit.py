@@ -12,10 +12,10 @@ from math import exp, log
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
 
 from profiler.duty_cycles import StepRow
 from simulator.power_limit import Heat, PowerLimit
+from simulator.regression import least_squares
 
 Vector = NDArray[np.float64]
 

@@ -28,6 +28,7 @@ from profiler.timing import Call
 from simulator.batch_file import ListedBatch
 from simulator.cost_table import CostTable
 from simulator.models import ModelShape
+from simulator.regression import has_scipy
 from simulator.table_costs import token_prices
 from simulator.table_rows import TOKEN_OPERATORS
 
@@ -76,6 +77,8 @@ def find_power_limit(
 
     `table` has the prices of the same model. Until `deadline_s` (`time.monotonic`), but for LIMIT_S at most.
     """
+    if not has_scipy():
+        return _not_measured("scipy, which fits them, is not installed")
     lacking = [operator for operator in TOKEN_OPERATORS if operator not in table.rows["operator"]]
     if lacking:
         return _not_measured(f"the table has no {lacking[0]}")

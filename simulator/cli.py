@@ -65,7 +65,12 @@ Exit status: 0 done, 2 the input is wrong, 1 anything else.
     metavar="NAME",
     help="Model, if the cost table should be checked against it: a name, YAML or config.json.",
 )
-@click.option("--engine", metavar="PROFILE", help="Host-overhead profile; none = GPU time only.")
+@click.option(
+    "--engine",
+    metavar="PROFILE",
+    help="What the engine's host adds: a bundled profile such as vllm-0.23, or the path of a YAML."
+    " [default: none, GPU time only]",
+)
 @click.option("--tensor", type=int, metavar="N", help="Tensor-parallel GPUs; chooses the cost table of one of N ranks.")
 @click.option("--num-blocks", type=int, metavar="N", help="KV-cache blocks, as the engine reports them.")
 @click.option(
@@ -93,7 +98,7 @@ Exit status: 0 done, 2 the input is wrong, 1 anything else.
 @click.option(
     "--list",
     "listing",
-    type=click.Choice(["policies", "costs", "models", "formats"]),
+    type=click.Choice(["policies", "costs", "models", "engines", "formats"]),
     help="List what is available, and stop.",
 )
 @click.version_option(__version__, prog_name="simulate-trace")

@@ -43,7 +43,7 @@ class Engine:
         a timeout a step would be a third of the run.
         """
         env, scheduler, depth = self.env, self.scheduler, self.steps_in_flight
-        ends_ns = scheduler.log.end_ns
+        ends_ns, hosted = scheduler.log.end_ns, scheduler.hosted
         now = int(env.now)
         others_ns = env.peek()  # infinite once nobody else has an event
         while True:
@@ -53,7 +53,9 @@ class Engine:
                 if scheduler.under_way < depth:
                     continue
             if scheduler.under_way:
-                now = ends_ns[-scheduler.under_way] + scheduler.pause_ns()
+                now = ends_ns[-scheduler.under_way]
+                if hosted:
+                    now += scheduler.pause_ns()
                 if now >= others_ns:  # at the same time others go first: an arrival joins the step that starts now
                     yield env.timeout(now - env.now)
                     others_ns = env.peek()

@@ -11,8 +11,8 @@ from rich.text import Text
 
 
 def print_listing(what: str) -> None:
-    """Print the policies with their options, the cost tables, models or trace formats."""
-    makers = {"policies": _policies, "costs": _costs, "models": _models, "formats": _formats}
+    """Print the policies with their options, the cost tables, models, engine profiles or trace formats."""
+    makers = {"policies": _policies, "costs": _costs, "models": _models, "engines": _engines, "formats": _formats}
     console = Console()
     console.width = max(console.width, 110 if what == "costs" else 100)
     console.print(makers[what]())
@@ -92,6 +92,20 @@ def _size(number: float, base: int, units: tuple[str, ...] = ("KiB",)) -> str:
         if number >= base**power:
             return f"{number / base**power:.{1 if unit == 'GB' else 0}f} {unit}"
     return f"{number:.0f} B"
+
+
+def _engines() -> Table:
+    from simulator.engines.profile import NONE, engine_names, load_engine
+
+    table = _table("engine", "what, and what its modes were fitted on")
+    table.add_row(NONE, "GPU time only")
+    for name in sorted(engine_names()):
+        profile = load_engine(name)
+        assert profile is not None
+        modes = {"synchronous": profile.synchronous, "asynchronous": profile.asynchronous}
+        fits = [f"  {mode}: {what.fit or 'no fit is recorded'}" for mode, what in modes.items()]
+        table.add_row(name, Text("\n".join([profile.about, *fits])))
+    return table
 
 
 def _formats() -> Table:

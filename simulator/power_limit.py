@@ -79,8 +79,9 @@ class Heat:
     def step_ns(self, start_ns: int, decoded_until_ns: int, tokens: int, time_ns: float) -> float:
         """Nanoseconds of a step of `tokens` priced at `time_ns`, after steps of decodes up to `decoded_until_ns`, if
         there were any since the last call."""
-        place = min(tokens, len(self._draws) - 1)
-        draw, slowdown, constant = self._draws[place], self._slowdowns[place], self._constant_ns
+        draw, slowdown, constant = self._draws[-1], self._slowdowns[-1], self._constant_ns
+        if tokens < len(self._draws):
+            draw, slowdown = self._draws[tokens], self._slowdowns[tokens]
         heat = self._heat
         if decoded_until_ns > self._at_ns:
             decoded = self.of_decodes
@@ -92,22 +93,25 @@ class Heat:
         kept = exp(-length)
         recovered = kept**MEASURED_REST
         rested = draw * (1 - kept) * recovered / (1 - kept * recovered)
-        factor = (1 + slowdown * _mean_fourth_power(heat, draw, length, kept)) / (
-            1 + slowdown * _mean_fourth_power(rested, draw, length, kept)
-        )
-        taken = time_ns * factor
+        mean, mean_rested = _mean_fourth_powers(heat, rested, draw, length, kept)
+        taken = time_ns * (1 + slowdown * mean) / (1 + slowdown * mean_rested)
         self._heat = draw + (heat - draw) * exp(-taken / constant)
         self._at_ns, self.of_decodes = start_ns + int(taken), 0.0
         return taken
 
 
-def _mean_fourth_power(start: float, draw: float, length: float, kept: float) -> float:
-    """The mean of heat^4 while it goes from `start` towards `draw` for `length` time constants, `kept` = e^-length."""
-    away = draw - start
-    draw_2, away_2, kept_2 = draw * draw, away * away, kept * kept
-    return draw_2 * draw_2 - away * (1 - kept) / length * (
-        4 * draw_2 * draw
-        - 3 * draw_2 * away * (1 + kept)
-        + 4 / 3 * draw * away_2 * (1 + kept + kept_2)
-        - 0.25 * away_2 * away * (1 + kept) * (1 + kept_2)
+def _mean_fourth_powers(
+    start: float, other_start: float, draw: float, length: float, kept: float
+) -> tuple[float, float]:
+    """The mean of heat^4 while it goes from `start` towards `draw` for `length` time constants, `kept` = e^-length; and
+    the same from `other_start`."""
+    part = (1 - kept) / length
+    once = 4 * part * draw**3
+    twice = 3 * part * draw**2 * (1 + kept)
+    thrice = 4 / 3 * part * draw * (1 + kept + kept * kept)
+    four_times = part / 4 * (1 + kept) * (1 + kept * kept)
+    level, away, other = draw**4, draw - start, draw - other_start
+    return (
+        level - away * (once - away * (twice - away * (thrice - away * four_times))),
+        level - other * (once - other * (twice - other * (thrice - other * four_times))),
     )

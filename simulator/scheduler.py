@@ -56,7 +56,7 @@ class Scheduler:
     ) -> None:
         self.policy = policy
         self._plan, self._rejects, self._reserve_tokens = policy.plan, policy.rejects, policy.reserve_tokens
-        self._times, self._book_time = times, times.book
+        self._times, self._book_time, self.hosted = times, times.book, times.hosted
         self._one_at_a_time = policy.steps_in_flight == 1
         self._decode_piece, self._count_beyond = times.decode_piece, times.count_beyond
         self._measured_context = times.measured_context
@@ -180,7 +180,7 @@ class Scheduler:
         if batch is None or batch.holds == Batch.ONCE or self._prefixes is not None or decodes.late:
             return
         ends_ns, log_free, block_size, times = self.log.end_ns, self._log_free, self._block_size, self._times
-        hosted = times.hosted
+        hosted = self.hosted
         finish_at, openers, finishing, log_end = decodes.finish_at, decodes.openers, self._finishing, ends_ns.append
         arrival_ns = until_ns
         while decodes.count:

@@ -113,9 +113,10 @@ class GpuTimes:
     ) -> DecodePiece:
         """See `StepTimes.decode_piece`."""
         constant, slope, until = self._piece(decodes, decode_context, longest)
-        if self._heat is None:
+        heat = self._heat
+        if heat is None:
             return constant, slope, until
-        factor = self._heat.during_decodes(decodes, 1, 1)
+        factor, heat.of_decodes = heat.factor_of_decodes(decodes, 1.0)
         return factor * constant, factor * slope, until
 
     def foreseen(self, ends_ns: "array[int]", decodes: int, interval_ns: float) -> int:  # noqa: ARG002 - the interface

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
 
 from simulator.engines.fit_line import FEWEST, FEWEST_BOUND, LOSS_SCALE, FitLog, Mask, with_way
 from simulator.engines.logged import EAGER, FULL, KINDS, PIECEWISE, aftermath_of, launches
 from simulator.engines.profile import Aftermath, HostTime, Launch, Mode
+from simulator.regression import least_squares
 from simulator.trace import Floats, Ints
 
 AFTERMATHS = (5, 10, 20, 40)

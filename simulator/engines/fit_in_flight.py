@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from scipy.optimize import least_squares
 
 from simulator.engines.fit_line import FEWEST, FEWEST_BOUND, LOSS_SCALE, FitLog, Mask, told_line, with_way
 from simulator.engines.logged import EAGER, FULL, KINDS, PIECEWISE, host_s, launches
 from simulator.engines.profile import HostTime, Launch, Mode
+from simulator.regression import least_squares
 from simulator.trace import Floats, Ints
 
 LEAST_SHARE = 0.1

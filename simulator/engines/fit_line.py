@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
 
 from simulator.engines.logged import KINDS, PricedLog
 from simulator.engines.profile import HostTime, Launch, Mode
+from simulator.regression import least_squares
 from simulator.trace import Floats, Ints
 
 FEWEST = 20

@@ -34,6 +34,21 @@ class _Way:
     gpu: HostTime
 
 
+@dataclass(frozen=True, slots=True)
+class _Alone:
+    """A step of so many decodes alone: how it runs, GPU time for padding and beyond the table's, and host time.
+
+    That is between the GPU's work on two steps; with steps in flight, from the end of a step to the inputs of the next
+    but one.
+    """
+
+    way: _Way
+    padding_ns: float
+    gpu_ns: int
+    pause_ns: int
+    host_ns: int
+
+
 class EngineTimes:
     """`StepTimes` of `layers` layers on a GPU of `costs`, its host as `mode` says.
 
@@ -62,6 +77,7 @@ class EngineTimes:
         )
         self._collect_ns = int(1000 * mode.collect_us)
         self.arrival_ns, self.delivery_ns = int(1000 * mode.arrival_us), int(1000 * mode.delivery_us)
+        self._alone: dict[int, _Alone] = {}
         self._seen = 0
         """How many steps of the log the state below knows of."""
         self._gpu_end_ns = 0
@@ -110,12 +126,11 @@ class EngineTimes:
         """See `StepTimes.decode_piece`."""
         self._catch_up(ends_ns)
         (constant, slope, until), self._unseen_heat = self._gpu_piece(ends_ns, decodes, decode_context, longest)
-        way = self._way(decodes, ())
-        self._unseen_eager = way is self._eager
+        alone = self._of_alone(decodes)
+        self._unseen_eager = alone.way is self._eager
         if self._in_flight:
             return constant, slope, until
-        host_ns = self._host_ns(decodes, way)
-        constant, launched_ns = host_ns + constant, host_ns + way.launch_ns
+        constant, launched_ns = alone.host_ns + constant, alone.host_ns + alone.way.launch_ns
         if constant + slope * decode_context < launched_ns:
             until = min(until, (launched_ns - constant) / slope) if slope > 0 else until
             return launched_ns, 0.0, until
@@ -129,15 +144,15 @@ class EngineTimes:
         that is longer) fit between two outputs.
         """
         if self._in_flight:
-            way = self._way(decodes, ())
+            alone = self._of_alone(decodes)
             last_ns = ends_ns[-1] - ends_ns[-2] if len(ends_ns) > 1 else 0
-            if min(last_ns, interval_ns) < self._host_ns(decodes, way) + max(way.launch_ns, self._collect_ns):
+            if min(last_ns, interval_ns) < alone.host_ns + max(alone.way.launch_ns, self._collect_ns):
                 return 0
         return self._quiet_from - len(ends_ns) if self._quiet_from > len(ends_ns) else FOREVER
 
     def pause_ns(self, decodes: int) -> int:
         """See `StepTimes.pause_ns`."""
-        return self._mode.update.ns(decodes) + self._mode.between.ns(decodes)
+        return self._of_alone(decodes).pause_ns
 
     def _catch_up(self, ends_ns: "array[int]") -> None:
         """Steps have passed as the last `decode_piece` said."""
@@ -157,7 +172,7 @@ class EngineTimes:
             self._heat.of_decodes = heat
         if decode_context > decodes * self.measured_context:
             self.count_beyond(decodes, decode_context, 1)
-        host_ns = 0 if self._in_flight else self._host_ns(decodes, self._way(decodes, ()))
+        host_ns = 0 if self._in_flight else self._of_alone(decodes).host_ns
         return int(host_ns + constant + slope * decode_context) - host_ns
 
     def _gpu_piece(
@@ -165,25 +180,31 @@ class EngineTimes:
     ) -> tuple[DecodePiece, float]:
         """GPU time of steps of decodes alone, after those of `ends_ns`, and how hot the GPU gets."""
         constant, slope, until = self._piece(decodes, decode_context, longest)
-        constant += self._padding_ns(decodes)
-        way, heat = self._way(decodes, ()), 0.0
+        alone, heat = self._of_alone(decodes), 0.0
+        constant += alone.padding_ns
         if self._heat is not None:
             share = 1.0
             if not self._in_flight:
-                share, share_ns = _share(constant + slope * decode_context, self._host_ns(decodes, way))
+                share, share_ns = _share(constant + slope * decode_context, alone.host_ns)
                 until = min(until, (share_ns - constant) / slope - 1) if slope > 0 else until
             factor, heat = self._heat.factor_of_decodes(decodes, share)
             constant, slope = factor * constant, factor * slope
-        constant += way.gpu.ns(decodes)
-        if way is self._full and len(ends_ns) < self._quiet_from:
+        constant += alone.gpu_ns
+        if len(ends_ns) < self._quiet_from and alone.way is self._full:
             constant += self._aftermath_ns
         return (constant, slope, until), heat
 
-    def _host_ns(self, sequences: int, way: _Way) -> int:
-        """Host time between the GPU's work on two steps; with steps in flight, between the end of a step and the launch
-        of the next but one."""
-        before = self.pause_ns(sequences) + self._mode.schedule.ns(sequences) + way.prepare.ns(sequences)
-        return before if self._in_flight else before + self._collect_ns
+    def _of_alone(self, decodes: int) -> _Alone:
+        found = self._alone.get(decodes)
+        if found is None:
+            way, mode = self._way(decodes, ()), self._mode
+            pause_ns = mode.update.ns(decodes) + mode.between.ns(decodes)
+            host_ns = pause_ns + mode.schedule.ns(decodes) + way.prepare.ns(decodes)
+            if not self._in_flight:
+                host_ns += self._collect_ns
+            gpu_ns = way.gpu.ns(decodes)
+            found = self._alone[decodes] = _Alone(way, self._padding_ns(decodes), gpu_ns, pause_ns, host_ns)
+        return found
 
     def _way(self, tokens: int, chunks: Sequence[tuple[int, int]]) -> _Way:
         if tokens >= len(self._padded):

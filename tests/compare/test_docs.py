@@ -1,5 +1,6 @@
 """`docs/compare-runs.md` does what it says: its commands are taken from it and run."""
 
+import csv
 import re
 import shlex
 from pathlib import Path
@@ -28,6 +29,19 @@ def test_the_example_prints_what_is_shown(compare_runs: Compare, here: Path) -> 
     assert (answer.code, answer.err) == (0, "")
     assert "\n".join(line.rstrip() for line in answer.out.splitlines()) == SHOWN.rstrip()
     assert sorted(path.name for path in here.iterdir()) == ["large", "small"]
+
+
+def test_the_parts_shown_are_those_of_the_validation() -> None:
+    """Of the run that is named."""
+    [shown] = re.findall(r"^```text\n(Error of mean ITL .*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    [name] = re.findall(r"Of the run `(.*?)` in", PAGE)
+    with (ROOT / "results/validation/parts.csv").open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["run"] == name]
+    lines = [" ".join(line.split()) for line in shown.splitlines()[1:]]
+    assert lines == [
+        f"{row['part']} {1e3 * float(row['seconds']):+.2f} ms {float(row['percent_of_measured']):+.1f} %"
+        for row in rows
+    ]
 
 
 def test_files_definitions_and_options_are_described() -> None:

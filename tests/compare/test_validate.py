@@ -4,6 +4,7 @@ import csv
 import gzip
 import json
 import math
+import shutil
 from functools import cache
 from pathlib import Path
 
@@ -96,6 +97,24 @@ def test_the_page_is_complete() -> None:
     assert {path.name for path in FOLDER.glob("*.png")} == linked
 
 
+def test_the_readme_shows_what_the_page_says() -> None:
+    """Its brief table has rows of the page's, and the figures over their limits."""
+    brief = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n## How accurate\n")[2].partition("\n## ")[0]
+    header, _, *rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in _table(brief)]
+    headings, _, _, *full = [[cell.strip() for cell in line.split("|")[1:-1]] for line in _table(PAGE)]
+    places = [headings.index(heading) for heading in header[1:]]
+    cells = [[row[place].removesuffix("\\*") for place in places] for row in full]
+    assert sorted(row[1:] for row in rows) == sorted(cells)
+    shown = sum(cell.startswith("**") for row in cells for cell in row)
+    assert shown == sum(cell.startswith("**") for row in full for cell in row)
+
+
+def _table(text: str) -> list[str]:
+    """The lines of the first table."""
+    lines = text[text.index("\n| ") + 1 :].splitlines()
+    return lines[: next(place for place, line in enumerate(lines) if not line.startswith("|"))]
+
+
 def test_the_measured_summaries_agree_with_the_detail() -> None:
     """What a run.json says of its run is what its request and token times say, to rounding."""
     for name in NAMES:
@@ -175,6 +194,15 @@ def test_a_profile_is_fitted_to_a_run_that_it_names() -> None:
     assert is_named("run-10", fit)
     assert not is_named("run-1", fit)
     assert not is_named("run", fit)
+
+
+def test_a_run_that_nothing_was_fitted_to_has_no_parts(tmp_path: Path) -> None:
+    """The same run under another name is one that the profile does not know."""
+    shutil.copytree(FOLDER / "measured" / QUICK[0], tmp_path / "mine")
+    run = validate_run(tmp_path / "mine", costs=None, engine="vllm-0.23", held_out=0.5)
+    assert {row.part for row in run.steps} == {"all"}
+    assert {row.part for row in validated(QUICK[0]).steps} == {"fitted", "held out", "all"}
+    assert "None of the runs above is among them." in page([run], [], "")
 
 
 def test_settings_become_those_of_the_policy(tmp_path: Path) -> None:

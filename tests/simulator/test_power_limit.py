@@ -13,7 +13,7 @@ from scipy.integrate import quad
 from simulator.cost_table import read_table
 from simulator.errors import InputError
 from simulator.experiment import resolve_experiment
-from simulator.power_limit import MEASURED_REST, Heat, PowerLimit, _mean_fourth_power
+from simulator.power_limit import MEASURED_REST, Heat, PowerLimit, _mean_fourth_powers
 from simulator.table_costs import TableCosts
 from tests.simulator.conftest import Simulate, write_yaml
 from tests.simulator.tables import small_table, write_small_table
@@ -41,7 +41,9 @@ def test_the_mean_of_the_fourth_power(start: float, draw: float, length: float) 
         return (draw + (start - draw) * exp(-time)) ** 4
 
     area, _ = quad(at, 0, length, limit=200)
-    assert _mean_fourth_power(start, draw, length, exp(-length)) == pytest.approx(area / length, abs=1e-9, rel=1e-6)
+    mean, other = _mean_fourth_powers(start, draw, draw, length, exp(-length))
+    assert mean == pytest.approx(area / length, abs=1e-9, rel=1e-6)
+    assert other == pytest.approx(draw**4)
 
 
 def test_steps_in_a_row_reach_full_heat() -> None:
@@ -52,7 +54,7 @@ def test_steps_in_a_row_reach_full_heat() -> None:
         now += int(taken)
     kept, rest = exp(-0.25), exp(-0.25 * MEASURED_REST)
     rested = (1 - kept) * rest / (1 - kept * rest)
-    baseline = 1 + 0.2 * _mean_fourth_power(rested, 1.0, 0.25, kept)
+    baseline = 1 + 0.2 * _mean_fourth_powers(rested, rested, 1.0, 0.25, kept)[0]
     assert taken / 10e6 == pytest.approx(1.2 / baseline, rel=1e-6)
     assert 1.05 < taken / 10e6 < 1.2
 

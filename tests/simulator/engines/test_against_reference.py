@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tests.simulator.engines.hosts import hosts
 from tests.workloads import OPTIONS, Case, cases, fast_outcome, slow_outcome
 
-EXAMPLES = 3 * settings().max_examples
-"""300; with --hypothesis-profile=thorough 3,750."""
+EXAMPLES = settings().max_examples
+"""100; with --hypothesis-profile=thorough 1,250."""
 
 
 @pytest.mark.parametrize("policy", list(OPTIONS))

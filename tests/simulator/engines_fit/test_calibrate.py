@@ -162,6 +162,19 @@ def test_a_mistake_is_one_message(here, calibrate, arguments, message):
     assert (here / "there.yaml").read_text(encoding="utf-8") == "mine"
 
 
+@pytest.mark.parametrize(("requests", "room"), [(1, "do not bound it"), (2, r"leave [\d.]+ ms of room")])
+def test_few_requests_tell_no_latency(here, calibrate, requests, room):
+    """The first came before the log began; of the second it is known to some milliseconds."""
+    path = here / "sync/requests.csv"
+    lines = path.read_text(encoding="utf-8").splitlines()[: 1 + requests]
+    path.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    code, out, _ = calibrate("sync", "--costs", COSTS, "--out", "few.yaml")
+    assert code == 0
+    assert re.search(rf"not in the logs: synchronous\.arrival_us, delivery_us: the requests {room}; kept", out)
+    found, start = (load_engine(name).synchronous for name in (str(here / "few.yaml"), "vllm-0.23"))
+    assert (found.arrival_us, found.delivery_us) == (start.arrival_us, start.delivery_us)
+
+
 def test_one_step_leaves_all_as_it_was(here, calibrate):
     """Every part is named, and the profile is the start's but for its name and its note."""
     step = batches(1)
