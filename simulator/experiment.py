@@ -117,6 +117,7 @@ class Experiment:
             self.model.num_hidden_layers,
             max_num_seqs=run.options.get("max_num_seqs"),
             steps_in_flight=policy.steps_in_flight,
+            ranks=self.parallel.tensor,
             heat=heat,
         )
 
