@@ -3,6 +3,8 @@
 import platform
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
 from textwrap import fill
 
 import numpy as np
@@ -13,6 +15,7 @@ from simulator.compare.limits import LIMITS, METRICS, SMALL_S, STEP_LIMITS, STEP
 from simulator.compare.steps import SMALL_STEP, errors_of_kind
 from simulator.compare.validated_run import PARTS, GapShares, ValidatedRun
 from simulator.compare.validation_tables import figures
+from simulator.named_tables import table_names
 from simulator.report.wording import duration, significant
 
 WIDTH = 116
@@ -211,8 +214,9 @@ def _made_by(runs: Sequence[ValidatedRun], command: str) -> Iterator[str]:
     yield from ("```sh", command, "```", "")
     yield f"- date: {datetime.now(UTC):%Y-%m-%d}"
     yield f"- chunkwise {__version__}, Python {platform.python_version()}, numpy {np.__version__}"
-    tables = dict.fromkeys((run.experiment.costs, run.experiment.costs_sha256) for run in runs)
-    yield from (f"- cost table {name}: SHA-256 {digest}" for name, digest in tables)
+    for name, digest in dict.fromkeys((str(run.experiment.costs), run.experiment.costs_sha256) for run in runs):
+        sidecar = table_names().get(name, Path(name)).with_suffix(".yaml").read_bytes()
+        yield f"- cost table {name}: SHA-256 of its CSV {digest}, of its YAML {sha256(sidecar).hexdigest()}"
 
 
 def _wrapped(text: str, indent: str = "") -> str:
