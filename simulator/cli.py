@@ -72,6 +72,11 @@ Exit status: 0 done, 2 the input is wrong, 1 anything else.
     " [default: none, GPU time only]",
 )
 @click.option("--tensor", type=int, metavar="N", help="Tensor-parallel GPUs; chooses the cost table of one of N ranks.")
+@click.option(
+    "--network",
+    metavar="NAME",
+    help="What joins the GPUs: a bundled network such as h200-nvlink, or the path of a YAML. [default: by the GPU]",
+)
 @click.option("--num-blocks", type=int, metavar="N", help="KV-cache blocks, as the engine reports them.")
 @click.option(
     "--out",
@@ -98,7 +103,7 @@ Exit status: 0 done, 2 the input is wrong, 1 anything else.
 @click.option(
     "--list",
     "listing",
-    type=click.Choice(["policies", "costs", "models", "engines", "formats"]),
+    type=click.Choice(["policies", "costs", "models", "engines", "networks", "formats"]),
     help="List what is available, and stop.",
 )
 @click.version_option(__version__, prog_name="simulate-trace")
@@ -178,7 +183,7 @@ def _experiment(source: str | None, overrides: dict[str, Any], settings: Sequenc
         raw = load_yaml(path)
     elif source is not None:
         raw["trace"] = source
-    for key in ("costs", "model", "engine", "limit", "speedup", "repair", "seed"):
+    for key in ("costs", "model", "engine", "network", "limit", "speedup", "repair", "seed"):
         if overrides.get(key) is not None:
             raw[key] = overrides[key]
     if overrides["policies"]:

@@ -18,9 +18,11 @@ from simulator.costs import LinearCosts, StepCosts
 from simulator.engines.profile import NONE, EngineProfile, engine_names, engine_sha256, load_engine
 from simulator.engines.times import engine_times
 from simulator.errors import InputError, nearest
+from simulator.exchanges import Exchanges
 from simulator.files import similar_file
 from simulator.models import ModelShape, load_model, model_names
 from simulator.named_tables import find_table, table_names
+from simulator.network import Network, default_network, load_network
 from simulator.plugins import make_policy
 from simulator.policy_runs import PolicyRun, apply_settings, complete_options, resolve_policies
 from simulator.step_times import GpuTimes, StepTimes
@@ -82,6 +84,7 @@ class Experiment:
     notes: tuple[str, ...] = ()
     table: CostTable | None = field(default=None, repr=False, compare=False)
     engine_profile: EngineProfile | None = field(default=None, repr=False, compare=False)
+    network: Network | None = field(default=None, repr=False, compare=False)
 
     @property
     def num_blocks(self) -> int:
@@ -92,9 +95,16 @@ class Experiment:
     def make_costs(self) -> StepCosts:
         """The prices of steps."""
         if self.table is not None:
-            return TableCosts(self.table)
+            return TableCosts(self.table, self._exchanges())
         assert isinstance(self.costs, LinearCosts)
         return self.costs
+
+    def _exchanges(self) -> Exchanges | None:
+        """What tensor-parallel ranks exchange; None for one, or where no network is known."""
+        if self.network is None or self.parallel.tensor == 1:
+            return None
+        saved_us = 0.0 if self.engine_profile is None else self.engine_profile.all_reduce_saves_us
+        return Exchanges(self.network, self.model, self.parallel.tensor, saved_us)
 
     def make_times(self, costs: StepCosts, policy: Policy, run: PolicyRun) -> StepTimes:
         """The clock of the engine that runs `policy` at `costs`."""
@@ -107,6 +117,7 @@ class Experiment:
             self.model.num_hidden_layers,
             max_num_seqs=run.options.get("max_num_seqs"),
             steps_in_flight=policy.steps_in_flight,
+            ranks=self.parallel.tensor,
             heat=heat,
         )
 
@@ -123,6 +134,7 @@ class _Keys:
     model: str | None = None
     costs: str | dict[str, Any] = DEFAULT_COSTS
     engine: str = NONE
+    network: str | None = None
     kv_cache: KvCache = KvCache()
     parallel: Parallel = Parallel()
     policies: tuple[str | dict[str, Any], ...] = DEFAULT_POLICIES
@@ -157,7 +169,8 @@ def resolve_experiment(raw: Mapping[str, Any], *, path: Path | None = None, sett
     runs = apply_settings(runs, settings, folders)
     notes = [] if table else [f"analytic costs name no GPU: memory and defaults are those of an {gpu.name}"]
     notes += [f"{model.name}: {approximation}" for approximation in model.approximations]
-    if table is not None and tensor > 1:
+    network = _resolve_network(keys.network, gpu, tensor, beside)
+    if table is not None and tensor > 1 and network is None:
         notes.append(f"steps are priced without the all-reduces between the {tensor} GPUs, so they are too short")
     if table is not None and table.metadata.origin:
         notes.append(table.metadata.origin)
@@ -188,6 +201,7 @@ def resolve_experiment(raw: Mapping[str, Any], *, path: Path | None = None, sett
         notes=tuple(notes),
         table=table,
         engine_profile=profile,
+        network=network,
     )
 
 
@@ -200,6 +214,7 @@ def as_yaml_keys(experiment: Experiment) -> dict[str, Any]:
         "model": experiment.model_source,
         "costs": {"linear": asdict(costs)} if isinstance(costs, LinearCosts) else costs,
         "engine": experiment.engine,
+        "network": None if experiment.network is None else experiment.network.source,
         "kv_cache": asdict(experiment.kv_cache),
         "parallel": asdict(experiment.parallel),
         "policies": [{"policy": run.policy, "label": run.label, **run.options} for run in experiment.policies],
@@ -256,6 +271,14 @@ def _model_source(name: str, table: CostTable | None, beside: Path | None) -> st
         return name
     path = resolve(name, beside) or Path(name)
     return str(path.resolve()) if path.exists() else name
+
+
+def _resolve_network(name: str | None, gpu: Gpu, tensor: int, beside: Path | None) -> Network | None:
+    """The network named, or else the usual one of the GPU; checked for as many ranks."""
+    network = load_network(name, beside) if name is not None else default_network(gpu.name) if tensor > 1 else None
+    if network is not None:
+        network.all_reduce_us(1, tensor), network.all_gather_us(1, tensor)
+    return network
 
 
 def _engine_source(name: str, beside: Path | None) -> str:

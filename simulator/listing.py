@@ -12,7 +12,14 @@ from rich.text import Text
 
 def print_listing(what: str) -> None:
     """Print the policies with their options, the cost tables, models, engine profiles or trace formats."""
-    makers = {"policies": _policies, "costs": _costs, "models": _models, "engines": _engines, "formats": _formats}
+    makers = {
+        "policies": _policies,
+        "costs": _costs,
+        "models": _models,
+        "engines": _engines,
+        "networks": _networks,
+        "formats": _formats,
+    }
     console = Console()
     console.width = max(console.width, 110 if what == "costs" else 100)
     console.print(makers[what]())
@@ -105,6 +112,18 @@ def _engines() -> Table:
         modes = {"synchronous": profile.synchronous, "asynchronous": profile.asynchronous}
         fits = [f"  {mode}: {what.fit or 'no fit is recorded'}" for mode, what in modes.items()]
         table.add_row(name, Text("\n".join([profile.about, *fits])))
+    return table
+
+
+def _networks() -> Table:
+    from simulator.network import load_network, network_names
+
+    table = _table("network", "what; an all-reduce of 64 kB and 16 MB among two, us", "usual for")
+    for name in sorted(network_names()):
+        network = load_network(name)
+        times = " and ".join(f"{network.all_reduce_us(size, 2):.3g}" for size in (2**16, 2**24))
+        measured = "measured" if network.all_reduce else "by a datasheet"
+        table.add_row(name, f"{network.about}: {times}, {measured}", ", ".join(network.default_for))
     return table
 
 

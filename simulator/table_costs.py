@@ -30,6 +30,7 @@ from simulator.attention.mixed_prices import MixedPrices
 from simulator.attention.surfaces import PrefillSurface
 from simulator.cost_table import CostTable
 from simulator.errors import InputError
+from simulator.exchanges import Exchanges
 from simulator.power_limit import Heat
 from simulator.table_rows import TOKEN_OPERATORS
 from simulator.trace import Floats
@@ -50,9 +51,10 @@ class GridRange:
 
 
 class TableCosts:
-    """Step prices from `table` for the model it was measured with."""
+    """Step prices from `table` for the model it was measured with; of one rank among several, with what it exchanges
+    with the others in each step."""
 
-    def __init__(self, table: CostTable) -> None:
+    def __init__(self, table: CostTable, exchanges: Exchanges | None = None) -> None:
         rows, layers = table.rows, table.metadata.model.num_hidden_layers
         self._token_ns = token_prices(table)
         self._embedding_ns = _token_prices(rows, ("embedding",), layers, table.name)
@@ -80,6 +82,11 @@ class TableCosts:
         self.steps_beyond_decode_context = 0
         self._slowed = _Slowed([], [])
         self._slowed = _slowed(self, rows, layers)
+        self._computing_ns = self._token_ns
+        if exchanges is not None:
+            of_tokens, of_sequences = exchanges.tokens_ns, exchanges.sequences_ns
+            self._token_ns = [time_ns + of_tokens(tokens) for tokens, time_ns in enumerate(self._token_ns)]
+            self._sequence_ns = [time_ns + of_sequences(count) for count, time_ns in enumerate(self._sequence_ns)]
 
     def step_ns(self, decodes: int, decode_context: int, longest: int, chunks: Sequence[tuple[int, int]]) -> int:
         """See `StepCosts.step_ns`."""
@@ -146,7 +153,7 @@ class TableCosts:
 
     def heat(self) -> Heat | None:
         """The state of the table's GPU, at rest; None where its power limit is not known."""
-        return None if self._power_limit is None else Heat(self._power_limit, self._token_ns)
+        return None if self._power_limit is None else Heat(self._power_limit, self._computing_ns)
 
     def _sequences_ns(self, sequences: int) -> float:
         prices = self._sequence_ns

@@ -116,6 +116,8 @@ class EngineProfile:
     synchronous: Mode
     asynchronous: Mode
     cuda_graphs: CudaGraphs = CudaGraphs()
+    all_reduce_saves_us: Microseconds = 0.0
+    """What fusing an all-reduce of tensor-parallel ranks with the norm after it saves of each."""
     sources: tuple[str, ...] = ()
 
     def mode(self, steps_in_flight: int) -> Mode:

@@ -53,6 +53,8 @@ class EngineTimes:
     """`StepTimes` of `layers` layers on a GPU of `costs`, its host as `mode` says.
 
     `in_flight`: whether the next step is planned while one runs. `captured`: numbers of tokens with a CUDA graph.
+    `workers`: whether steps are prepared and launched by other processes than the one that schedules (vLLM's
+    `MultiprocExecutor`, for more than one GPU): launching a step then holds up no output, only the launch of the next.
     """
 
     hosted = True
@@ -65,12 +67,14 @@ class EngineTimes:
         layers: int,
         *,
         in_flight: bool,
+        workers: bool = False,
         heat: Heat | None = None,
     ) -> None:
         self._step_ns, self._piece, self._token_ns, self._heat = costs.step_ns, costs.decode_piece, costs.token_ns, heat
         self.measured_context = costs.measured_context
         self.count_beyond = costs.count_beyond
-        self._mode, self._in_flight = mode, in_flight
+        self._mode, self._in_flight, self._workers = mode, in_flight, workers
+        self._launched_ns = 0
         self._padded = padded_tokens(captured)
         self._full, self._piecewise, self._eager = (
             _way(launch, layers) for launch in (mode.full, mode.piecewise, mode.eager)
@@ -101,10 +105,13 @@ class EngineTimes:
         self._catch_up(ends_ns)
         sequences = decodes + len(chunks)
         way = self._way(tokens, chunks)
-        prepared_ns = now_ns + self._mode.schedule.ns(sequences) + way.prepare.ns(sequences)
-        launched_ns = prepared_ns + way.launch_ns
+        scheduled_ns = now_ns + self._mode.schedule.ns(sequences)
+        if self._workers and scheduled_ns < self._launched_ns:
+            scheduled_ns = self._launched_ns
+        prepared_ns = scheduled_ns + way.prepare.ns(sequences)
+        self._launched_ns = launched_ns = prepared_ns + way.launch_ns
         last_ns, free_ns = ends_ns[-1] if ends_ns else 0, self._gpu_end_ns
-        if now_ns < last_ns < launched_ns:
+        if now_ns < last_ns < launched_ns and not self._workers:
             ends_ns[-1] = last_ns = launched_ns
         start_ns = max(free_ns, prepared_ns)
         if chunks:
@@ -147,6 +154,8 @@ class EngineTimes:
             alone = self._of_alone(decodes)
             last_ns = ends_ns[-1] - ends_ns[-2] if len(ends_ns) > 1 else 0
             if min(last_ns, interval_ns) < alone.host_ns + max(alone.way.launch_ns, self._collect_ns):
+                return 0
+            if self._workers and self._launched_ns + alone.host_ns > ends_ns[-1] - self._collect_ns:
                 return 0
         return self._quiet_from - len(ends_ns) if self._quiet_from > len(ends_ns) else FOREVER
 
@@ -236,10 +245,11 @@ def engine_times(
     *,
     max_num_seqs: int | None,
     steps_in_flight: int,
+    ranks: int = 1,
     heat: Heat | None = None,
 ) -> EngineTimes:
     """The clock of an engine with a policy of so many steps in flight, and at most `max_num_seqs` sequences at once
-    (None: any number)."""
+    (None: any number). Several ranks run in processes of their own."""
     captured = profile.cuda_graphs.captured(max_num_seqs)
     mode = profile.mode(steps_in_flight)
-    return EngineTimes(costs, mode, captured, layers, in_flight=steps_in_flight > 1, heat=heat)
+    return EngineTimes(costs, mode, captured, layers, in_flight=steps_in_flight > 1, workers=ranks > 1, heat=heat)

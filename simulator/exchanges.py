@@ -1,0 +1,35 @@
+"""What the ranks of a tensor-parallel group exchange in a step, in nanoseconds.
+
+Each rank holds a part of every matrix (Shoeybi et al., arXiv 1909.08053): the outputs of attention and of the MLP are
+sums over ranks, so each layer has two all-reduces of (tokens, hidden), the embedding one; the logits of each sequence
+are gathered.
+"""
+
+from dataclasses import dataclass
+
+from simulator.models import ModelShape
+from simulator.network import Network
+
+_NS_PER_US = 1000.0
+
+
+@dataclass(frozen=True)
+class Exchanges:
+    """Those of `model` among `ranks` on `network`. An engine may fuse an all-reduce with the norm after it, which saves
+    `saved_us` of each."""
+
+    network: Network
+    model: ModelShape
+    ranks: int
+    saved_us: float = 0.0
+
+    def tokens_ns(self, tokens: int) -> float:
+        """All-reduces of a step of `tokens`."""
+        size = tokens * self.model.hidden_size * self.model.dtype_bytes
+        each = max(self.network.all_reduce_us(size, self.ranks) - self.saved_us, 0.0)
+        return (2 * self.model.num_hidden_layers + 1) * each * _NS_PER_US
+
+    def sequences_ns(self, sequences: int) -> float:
+        """The all-gather of the logits of `sequences`."""
+        size = sequences * self.model.vocab_size * self.model.dtype_bytes
+        return self.network.all_gather_us(size, self.ranks) * _NS_PER_US
