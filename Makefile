@@ -49,7 +49,7 @@ gpu: $(VENV)/.installed ## install PyTorch and flash-attn for profile-gpu (MAX_J
 	@$(install) $(TORCH) packaging ninja psutil setuptools wheel
 	@echo "installing flash-attn; without a prebuilt wheel for this PyTorch and CUDA it compiles, which can take an hour"
 	@$(install) --no-build-isolation 'flash-attn>=2.7'
-	@$(install) -e '.[gpu]'
+	@$(install) -e '.[gpu,calibrate]'
 	@$(BIN)/python -c 'import torch; print("PyTorch", torch.__version__, "sees", torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU")'
 
 setup: $(VENV)/.installed-dev ## only set up .venv, with what tests and lint need

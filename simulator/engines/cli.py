@@ -126,7 +126,9 @@ def calibrate_engine(
     except OSError as error:
         raise InputError(f"cannot write {out}: {error.strerror}", key="--out") from None
     only = "" if len({line.mode for line in found.residuals}) > 1 else _used_by(found)
-    console.print(f"written to {out}; simulate-trace --engine {out} uses it{only}", highlight=False, markup=False, soft_wrap=True)
+    console.print(
+        f"written to {out}; simulate-trace --engine {out} uses it{only}", highlight=False, markup=False, soft_wrap=True
+    )
 
 
 def _used_by(found: "Calibration") -> str:

@@ -28,7 +28,16 @@ def test_the_example_runs(simulate: Simulate, here: Path) -> None:
     profile = load_engine("plain-host.yaml", beside=here)
     assert profile is not None
     assert profile.cuda_graphs.captured(None)[-1] == 256
-    options = ["--policy", "vllm", "--set", "async_scheduling=false", "--engine", "plain-host.yaml", "--out", "plain-host"]
+    options = [
+        "--policy",
+        "vllm",
+        "--set",
+        "async_scheduling=false",
+        "--engine",
+        "plain-host.yaml",
+        "--out",
+        "plain-host",
+    ]
     assert simulate("tiny.yaml", *options).code == 0
 
 
