@@ -172,7 +172,7 @@ class TestRuns:
         text = " ".join(answer.out.split())
         assert "--engine PROFILE" in text
         assert "such as vllm-0.23, or the path of a YAML. [default: none, GPU time only]" in text
-        assert "[policies|costs|models|engines|formats]" in text
+        assert "[policies|costs|models|engines|networks|formats]" in text
 
     def test_they_are_listed(self, capsys: pytest.CaptureFixture[str]) -> None:
         """With what they are and what their modes were fitted on."""
