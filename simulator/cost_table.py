@@ -12,7 +12,7 @@ import csv
 import hashlib
 import io
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -217,8 +217,8 @@ def read_metadata(path: Path) -> TableMetadata:
         raise InputError(f"this version reads cost tables of schema {SCHEMA}", path=path, key="schema")
     if isinstance(raw.get("model"), dict):
         refuse_unpriceable(raw["model"], path)
-    cliffs = _parse_cliffs(raw.pop("cliffs", None) or [], path)
-    made = replace(parse(TableMetadata, raw, path=path), cliffs=cliffs)
+    made = parse(TableMetadata, raw, path=path)
+    _require_operators(made.cliffs, path)
     errors = made.attention_model.error if made.attention_model else {}
     for key, figures in (("noise", made.noise), ("attention_model.error", errors)):
         for name, value in figures.items():
@@ -227,15 +227,11 @@ def read_metadata(path: Path) -> TableMetadata:
     return made
 
 
-def _parse_cliffs(raw: Any, path: Path) -> tuple[Cliff, ...]:
-    if not (isinstance(raw, list) and all(isinstance(entry, dict) for entry in raw)):
-        raise InputError("should be a list of mappings", path=path, key="cliffs")
-    cliffs = tuple(parse(Cliff, entry, path=path, prefix=f"cliffs[{place}].") for place, entry in enumerate(raw))
+def _require_operators(cliffs: tuple[Cliff, ...], path: Path) -> None:
     for place, cliff in enumerate(cliffs):
         if cliff.operator not in OPERATORS:
             hint = nearest(cliff.operator, OPERATORS, "operators")
             raise InputError(f'unknown operator "{cliff.operator}"; {hint}', path=path, key=f"cliffs[{place}].operator")
-    return cliffs
 
 
 def load_gpu(name: str) -> Gpu:

@@ -8,7 +8,7 @@ smallest constant, beyond the largest at the last slope.
 """
 
 from bisect import bisect_left
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -68,7 +68,7 @@ class Network:
     all_reduce: tuple[Measured, ...] = ()
     all_gather: tuple[Measured, ...] = ()
     send: tuple[Measured, ...] = ()
-    default_for: tuple[str, ...] = field(default=())
+    default_for: tuple[str, ...] = ()
     """Names of GPUs whose tensor-parallel ranks and pipeline stages are joined so unless something else is said."""
     sources: tuple[str, ...] = ()
     source: str = ""
@@ -120,34 +120,8 @@ def load_network(name: str, beside: Path | None = None) -> Network:
 
 def parse_network(path: Path) -> Network:
     """The network in a YAML file. Raises InputError with file and key."""
-    raw = dict(load_yaml(path))
-    for exchange in ("all_reduce", "all_gather", "send"):
-        entries = raw.get(exchange, [])
-        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-            raise InputError("should be a list of mappings with ranks and points", path=path, key=exchange)
-        raw[exchange] = tuple(
-            parse(
-                Measured, _with_tuples(entry, path, f"{exchange}[{place}]"), path=path, prefix=f"{exchange}[{place}]."
-            )
-            for place, entry in enumerate(entries)
-        )
-    measured = {exchange: raw.pop(exchange) for exchange in ("all_reduce", "all_gather", "send")}
-    made = parse(Network, raw, path=path)
     bundled = network_names().get(path.stem) == path
-    return replace(made, **measured, source=path.stem if bundled else str(path.resolve()))
-
-
-def _with_tuples(entry: dict[str, object], path: Path, key: str) -> dict[str, object]:
-    points = entry.get("points")
-    if not isinstance(points, list) or not all(isinstance(point, list) and len(point) == 2 for point in points):
-        raise InputError("should be a list of [bytes, microseconds]", path=path, key=f"{key}.points")
-    return {**entry, "points": [(point[0], float(point[1])) for point in points if _is_number(point, path, key)]}
-
-
-def _is_number(point: list[object], path: Path, key: str) -> bool:
-    if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in point):
-        raise InputError(f"should be [bytes, microseconds], not {point}", path=path, key=f"{key}.points")
-    return True
+    return replace(parse(Network, load_yaml(path), path=path), source=path.stem if bundled else str(path.resolve()))
 
 
 def default_network(gpu_name: str) -> Network | None:

@@ -9,7 +9,7 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from types import NoneType
-from typing import Any, TypeVar, cast, get_args, get_type_hints
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -63,13 +63,34 @@ def parse_value(
         if value is None and NoneType in get_args(get_type_hints(cast(type[Any], kind))[key]):
             return None
         return _parse_nested(adapter, value, path, f"{prefix}{key}")
-    if isinstance(value, list):
-        value = tuple(value)  # frozen dataclasses hold tuples; YAML has lists only
+    member = _member(get_type_hints(cast(type[Any], kind))[key])
+    if member is not None:
+        return _parse_members(member, value, path, f"{prefix}{key}")
+    value = _as_tuples(value)
     try:
         return adapter.validate_python(value)
     except ValidationError as error:
         message = error.errors()[0]["msg"].replace("Input should be", "should be")
         raise InputError(f"{message}, not {value!r}", path=path, key=f"{prefix}{key}") from None
+
+
+def _member(hint: Any) -> type[Any] | None:
+    """The dataclass of which a field holds a tuple of any length; None for other fields."""
+    inside = get_args(hint)
+    if get_origin(hint) is tuple and len(inside) == 2 and inside[1] is Ellipsis and is_dataclass(inside[0]):
+        return cast(type[Any], inside[0])
+    return None
+
+
+def _parse_members(kind: type[Any], value: Any, path: str | Path | None, key: str) -> tuple[Any, ...]:
+    if not isinstance(value, list | tuple):
+        raise InputError("should be a list of mappings", path=path, key=key)
+    return tuple(_parse_nested(kind, each, path, f"{key}[{place}]") for place, each in enumerate(value))
+
+
+def _as_tuples(value: Any) -> Any:
+    """Lists, and lists in them, as tuples: frozen dataclasses hold these, YAML has lists only."""
+    return tuple(map(_as_tuples, value)) if isinstance(value, list) else value
 
 
 def _require_known(kind: Callable[..., Any], key: str, path: str | Path | None, prefix: str) -> None:

@@ -10,11 +10,13 @@ from tests.reference import Reference, Step
 
 @dataclass(frozen=True)
 class Host:
-    """A host to try: the times of a mode, captured numbers of tokens, and the layers of the model."""
+    """A host to try: the times of a mode, captured numbers of tokens, the layers of the model, and whether steps are
+    launched by a process of their own."""
 
     mode: Mode
     captured: list[int]
     layers: int = 2
+    workers: bool = False
 
 
 def nanoseconds(time: HostTime, sequences: int) -> int:
@@ -28,7 +30,7 @@ class HostClock:
     def __init__(self, engine: Reference, host: Host, token_ns: Callable[[int], float]) -> None:
         self.engine, self.host, self.mode, self.token_ns = engine, host, host.mode, token_ns
         self.ways: list[str] = []
-        self.gpu_free = 0
+        self.gpu_free = self.launched = 0
         engine.clock = self.book
         engine.pause = self.pause
         engine.arrival_ns = int(1000 * self.mode.arrival_us)
@@ -43,8 +45,11 @@ class HostClock:
         tokens = len(step.contexts) + sum(n for _, n in step.chunks)
         way = self.way_of(tokens, bool(step.chunks))
         launch = {"full": self.mode.full, "piecewise": self.mode.piecewise, "eager": self.mode.eager}[way]
-        prepared = now + nanoseconds(self.mode.schedule, sequences) + nanoseconds(launch.prepare, sequences)
-        launched = prepared + int(1000 * self.host.layers * launch.layer_us)
+        scheduled = now + nanoseconds(self.mode.schedule, sequences)
+        if self.host.workers:  # one after the other
+            scheduled = max(scheduled, self.launched)
+        prepared = scheduled + nanoseconds(launch.prepare, sequences)
+        self.launched = launched = prepared + int(1000 * self.host.layers * launch.layer_us)
         gpu = 0
         if tokens:
             gpu = self.price(step, tokens) + nanoseconds(launch.gpu, sequences)
@@ -52,7 +57,9 @@ class HostClock:
             gpu += int(1000 * self.mode.aftermath.step_us)
         self.ways.append(way)
         self.gpu_free = max(max(prepared, self.gpu_free) + gpu, launched)
-        if flying and now < flying[-1].end:  # its output has to wait until the host has launched this step
+        if (
+            flying and now < flying[-1].end and not self.host.workers
+        ):  # its output has to wait until the host has launched this step
             flying[-1].end = max(flying[-1].end, launched)
         step.start = max([now, *(other.end for other in flying)])
         step.end = self.gpu_free + int(1000 * self.mode.collect_us)

@@ -184,7 +184,8 @@ class Case:
         if self.host is None:
             return GpuTimes(self.costs)
         mode, captured, layers = self.host.mode, self.host.captured, self.host.layers
-        return EngineTimes(self.costs, mode, captured, layers, in_flight=policy.steps_in_flight > 1)
+        ways = {"in_flight": policy.steps_in_flight > 1, "workers": self.host.workers}
+        return EngineTimes(self.costs, mode, captured, layers, **ways)
 
 
 @st.composite

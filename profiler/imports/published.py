@@ -64,7 +64,7 @@ class _Entry:
     model: dict[str, int | bool]
     tensor_parallel: int = 1
     linear_ms: dict[int, float] = field(default_factory=dict)
-    decode_us: tuple[list[int], ...] = ()
+    decode_us: tuple[tuple[int, int, int], ...] = ()
 
 
 @cache

@@ -102,7 +102,9 @@ def calibrate(recordings: Sequence[Recording], start: EngineProfile, *, name: st
 
 def fitted_blocks(steps: int, held_out: float) -> Mask:
     """Which of `steps` are fitted to: blocks of BLOCK steps, spread evenly, so that a host that is busier at times is
-    so in both parts."""
+    so in both parts. Raises InputError where `held_out` is no share."""
+    if not 0 <= held_out < 1:
+        raise InputError(f"should be a share from 0 on and below 1, not {held_out}", key="--hold-out")
     block = np.arange(steps) // BLOCK
     return np.asarray(np.floor((block + 1) * held_out) == np.floor(block * held_out))
 

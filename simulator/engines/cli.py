@@ -91,8 +91,6 @@ def calibrate_engine(
 
     if out is not None:
         _require_free(out, force)
-    if hold_out != hold_out:
-        raise InputError("should be a share from 0 to 0.9, not nan", key="--hold-out")
     start = load_engine(engine)
     if start is None:
         raise InputError("none has no parts to fit; name a profile", key="--engine")
@@ -119,16 +117,21 @@ def calibrate_engine(
     if out is None:
         click.echo(text, nl=False)
         return
+    _write(out, text)
+    only = "" if len({line.mode for line in found.residuals}) > 1 else _used_by(found)
+    console.print(
+        f"written to {out}; simulate-trace --engine {out} uses it{only}", highlight=False, markup=False, soft_wrap=True
+    )
+
+
+def _write(out: Path, text: str) -> None:
+    """Whole or not at all. Raises InputError."""
     partial = out.with_name(f"{out.name}.partial")
     try:
         partial.write_text(text, encoding="utf-8")
         partial.replace(out)
     except OSError as error:
         raise InputError(f"cannot write {out}: {error.strerror}", key="--out") from None
-    only = "" if len({line.mode for line in found.residuals}) > 1 else _used_by(found)
-    console.print(
-        f"written to {out}; simulate-trace --engine {out} uses it{only}", highlight=False, markup=False, soft_wrap=True
-    )
 
 
 def _used_by(found: "Calibration") -> str:

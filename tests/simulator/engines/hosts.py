@@ -22,4 +22,4 @@ modes = st.builds(
     arrival_us=st.sampled_from([0, 0, 0.75, 5]),
     delivery_us=st.sampled_from([0, 1.25]),
 )
-hosts = st.builds(Host, modes, st.sampled_from(SIZES), st.sampled_from([1, 2]))
+hosts = st.builds(Host, modes, st.sampled_from(SIZES), st.sampled_from([1, 2]), st.booleans())

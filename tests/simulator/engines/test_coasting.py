@@ -48,7 +48,9 @@ def logs_of(policy: type, options: dict[str, Any], times: Times, workload: Any, 
 
 def host_times(costs: StepCosts, host: Host) -> Times:
     """The clock of a host at costs without a power limit."""
-    return lambda in_flight: EngineTimes(costs, host.mode, host.captured, host.layers, in_flight=in_flight)
+    return lambda in_flight: EngineTimes(
+        costs, host.mode, host.captured, host.layers, in_flight=in_flight, workers=host.workers
+    )
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
@@ -90,7 +92,8 @@ def test_the_same_under_a_power_limit(
         if host is None:
             return GpuTimes(hot_costs, hot_costs.heat())
         slow = replace(host, layers=20 * host.layers)
-        return EngineTimes(hot_costs, slow.mode, slow.captured, slow.layers, in_flight=in_flight, heat=hot_costs.heat())
+        ways = {"in_flight": in_flight, "workers": slow.workers}
+        return EngineTimes(hot_costs, slow.mode, slow.captured, slow.layers, **ways, heat=hot_costs.heat())
 
     options = data.draw(OPTIONS[name])
     stretched = [(100 * arrival, 3 * prompt, 4 * output, urgency) for arrival, prompt, output, urgency in workload]
