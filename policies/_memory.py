@@ -72,7 +72,8 @@ def make_room(view: View) -> tuple[list[Request], list[Request], int]:
     (`can_append_slot`); while there is none, the last running request is preempted, in the end the asking one itself.
     A prompt in progress that arrived before the asking request is out of reach: its turn is over.
     """
-    queue = deque(sorted(view.running, key=lambda request: (request.arrival_ns, request.index)))
+    in_reach = [request for request in view.running if view.in_reach(request)]
+    queue = deque(sorted(in_reach, key=lambda request: (request.arrival_ns, request.index)))
     free = view.free_blocks
     decodes: list[Request] = []
     preempted: list[Request] = []

@@ -52,7 +52,7 @@ class Orca(PolicyBase):
         decoding = view.decodes.count
         if not view.waiting:
             return DECODES_UNTIL_ARRIVAL if decoding else None
-        slots = self.max_batch_size - len(view.running)
+        slots = self.max_batch_size - len(view.running) + view.elsewhere
         if self.max_prefills_per_batch:
             slots = min(slots, self.max_prefills_per_batch)
         chunks = whole_prompts(self, view, view.free_blocks - view.decode_blocks, slots)

@@ -68,7 +68,7 @@ class Sarathi(PromptBlocks):
             if tokens > 0:
                 chunks.append((request, tokens))
                 spent += tokens
-        running = len(view.running)
+        running = len(view.running) - (view.elsewhere if self.max_prefills_per_batch else 0)
         for request in view.waiting if not preempted else ():
             blocks = -(-request.known // view.block_size)
             if running >= self.max_num_seqs or free - blocks < watermark(view):

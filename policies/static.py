@@ -43,7 +43,7 @@ class Static(PolicyBase):
         """The decodes of the batch, or when there are none the next batch; O(admitted)."""
         if view.decodes.count:
             return DECODES_UNTIL_ARRIVAL
-        if view.running:  # their last tokens are under way
+        if len(view.running) > view.elsewhere:  # their last tokens are under way
             return None
         chunks = whole_prompts(self, view, view.free_blocks, self.max_batch_size)
         return Batch(chunks) if chunks else None

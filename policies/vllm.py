@@ -87,6 +87,11 @@ class Vllm(PolicyBase):
         return 2 if self.async_scheduling else 1
 
     @property
+    def chunks_in_flight(self) -> bool:
+        """A prompt's computed tokens count as soon as they are scheduled."""
+        return True
+
+    @property
     def model_length(self) -> int | None:
         """Generation ends when prompt and output together reach it."""
         return self.max_model_len
@@ -214,6 +219,8 @@ class Vllm(PolicyBase):
             place += 1
             context = view.context_tokens(request)
             decoding = request.state == Request.DECODING
+            if decoding and not view.in_reach(request):
+                continue
             wanted = 1 if decoding else request.known - request.computed
             tokens = min(self._wanted(wanted, context), budget)
             if tokens <= 0:

@@ -40,6 +40,7 @@ class Request:
         "arrival_ns",
         "birth",
         "cached_tokens",
+        "cohort",
         "computed",
         "end_clock",
         "first_scheduled",
@@ -80,6 +81,7 @@ class Request:
         self.first_scheduled = -1
         self.first_token = -1
         self.last_token = -1
+        self.cohort: Decodes | None = None
         self.birth = 0
         self.start_clock = 0
         self.end_clock = 0
@@ -149,6 +151,7 @@ class View:
         "prefilling",
         "prefixes",
         "running",
+        "stages",
         "total_blocks",
         "waiting",
     )
@@ -170,6 +173,8 @@ class View:
         self.last_prefills = 0
         """Prefill chunks of the step before this one."""
         self.now_ns = 0
+        self.stages = 1
+        """Pipeline stages, and so micro-batches that are under way side by side."""
         self.prefixes: PrefixBlocks | None = None
         """The pool with block identities; None unless the policy caches prefixes and the trace has some."""
 
@@ -178,10 +183,22 @@ class View:
         """Requests that can decode in this iteration."""
         return self.decodes.count
 
+    @property
+    def elsewhere(self) -> int:
+        """Running requests that a micro-batch under way keeps out of reach of this iteration; 0 on one stage."""
+        return len(self.running) - self.decodes.count - len(self.prefilling) if self.stages > 1 else 0
+
+    def in_reach(self, request: Request) -> bool:
+        """Whether a running `request` is in no other micro-batch under way."""
+        if request.state == DECODING:
+            return request.cohort is self.decodes
+        return self.stages == 1 or request in self.prefilling
+
     def context_tokens(self, request: Request) -> int:
         """KV entries of `request` so far."""
-        if request.state == Request.DECODING:
-            return request.birth + self.decodes.clock
+        if request.state == DECODING:
+            assert request.cohort is not None
+            return request.birth + request.cohort.clock
         return request.computed
 
     def held_blocks(self, request: Request) -> int:
@@ -218,8 +235,9 @@ class View:
         return len(chunks) == len(self.prefilling) + len(self.waiting)
 
     def decoding_requests(self) -> list[Request]:
-        """The decoding requests in order of admission; O(n) in running requests."""
-        return [request for request in self.running if request.state == Request.DECODING]
+        """Who can decode in this iteration, in order of admission; O(n) in running requests."""
+        cohort = self.decodes
+        return [request for request in self.running if request.state == DECODING and request.cohort is cohort]
 
 
 class Policy(Protocol):
@@ -230,6 +248,9 @@ class Policy(Protocol):
 
     @property
     def steps_in_flight(self) -> int: ...
+
+    @property
+    def chunks_in_flight(self) -> bool: ...
 
     @property
     def model_length(self) -> int | None: ...
@@ -260,8 +281,13 @@ class PolicyBase:
 
     @property
     def steps_in_flight(self) -> int:
-        """Steps scheduled and not yet complete: 1 = the next step is planned with all outputs known."""
+        """Steps scheduled and not yet complete, on one stage: 1 = the next step is planned with all outputs known."""
         return 1
+
+    @property
+    def chunks_in_flight(self) -> bool:
+        """In a pipeline: whether a prompt's next chunk may run while one is on its way through the stages."""
+        return False
 
     @property
     def model_length(self) -> int | None:

@@ -24,12 +24,18 @@ class Decodes:
         "count",
         "finish_at",
         "groups",
+        "last_tick",
         "late",
         "openers",
+        "stream",
     )
 
-    def __init__(self, block_size: int) -> None:
+    def __init__(self, block_size: int, stream: int = 0) -> None:
+        self.stream = stream
+        """Which of several clocks this is, where there are several cohorts."""
         self.clock = 0
+        self.last_tick = -1
+        """The iteration in which the clock ticked last."""
         self.count = 0
         self.birth_sum = 0
         self.openers = [0] * block_size
@@ -50,6 +56,7 @@ class Decodes:
         """`request` (contexts up to `computed` held, `generated` tokens sampled) decodes from the next tick on."""
         clock = self.clock
         birth = request.computed - clock
+        request.cohort = self
         request.birth = birth
         request.start_clock = clock
         request.end_clock = end = clock + request.target_tokens - request.generated
@@ -95,6 +102,10 @@ class Decodes:
         for request in finished:
             self._retire(request)
         return finished
+
+    def members(self) -> list[Request]:
+        """All of them; O(n)."""
+        return [request for finishing in self.finish_at.values() for request in finishing]
 
     def longest(self) -> int:
         """The longest context of all, now; there must be one."""

@@ -10,6 +10,8 @@ import simpy
 
 from simulator.clients import replay
 from simulator.core import Policy, Request
+from simulator.pipeline.scheduler import PipelinedScheduler
+from simulator.pipeline.times import PipelineTimes
 from simulator.runlog import LoggedRun
 from simulator.scheduler import Scheduler
 from simulator.step_times import StepTimes
@@ -18,10 +20,9 @@ from simulator.step_times import StepTimes
 class Engine:
     """One GPU (or tensor-parallel group) that serves requests under one policy."""
 
-    def __init__(self, env: simpy.Environment, scheduler: Scheduler, steps_in_flight: int = 1) -> None:
+    def __init__(self, env: simpy.Environment, scheduler: Scheduler) -> None:
         self.env = env
         self.scheduler = scheduler
-        self.steps_in_flight = steps_in_flight
         self._idle: simpy.Event | None = None
         self._arrivals_over = False
 
@@ -42,8 +43,7 @@ class Engine:
         Until the next event of anybody else (an arrival) the engine counts its own time and lets SimPy's clock stand:
         a timeout a step would be a third of the run.
         """
-        env, scheduler, depth = self.env, self.scheduler, self.steps_in_flight
-        ends_ns, hosted = scheduler.log.end_ns, scheduler.hosted
+        env, scheduler, depth, hosted = self.env, self.scheduler, self.scheduler.depth, self.scheduler.hosted
         now = int(env.now)
         others_ns = env.peek()  # infinite once nobody else has an event
         while True:
@@ -53,7 +53,7 @@ class Engine:
                 if scheduler.under_way < depth:
                     continue
             if scheduler.under_way:
-                now = ends_ns[-scheduler.under_way]
+                now = scheduler.next_end_ns()
                 if hosted:
                     now += scheduler.pause_ns()
                 if now >= others_ns:  # at the same time others go first: an arrival joins the step that starts now
@@ -95,8 +95,9 @@ def simulate(
     `prefixes` says that requests carry block keys, which a policy with prefix caching then heeds.
     """
     env = simpy.Environment(initial_time=0)
-    scheduler = Scheduler(policy, times, block_size=block_size, num_blocks=num_blocks, prefixes=prefixes)
-    engine = Engine(env, scheduler, policy.steps_in_flight)
+    make = PipelinedScheduler if isinstance(times, PipelineTimes) else Scheduler
+    scheduler = make(policy, times, block_size=block_size, num_blocks=num_blocks, prefixes=prefixes)
+    engine = Engine(env, scheduler)
     env.process(replay(env, requests, engine, times.arrival_ns))
     env.process(engine.serve(on_step))
     env.run()

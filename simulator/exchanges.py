@@ -14,6 +14,27 @@ _NS_PER_US = 1000.0
 
 
 @dataclass(frozen=True)
+class Sends:
+    """Activations of `model` on their way to the next pipeline stage, by `network`.
+
+    With several `ranks` a stage each sends its part, and the next stage's gather the whole by `inside`.
+    """
+
+    network: Network
+    inside: Network
+    model: ModelShape
+    ranks: int
+    tensors: int = 1
+    """Tensors of (tokens, hidden) that are sent: vLLM sends the residual apart."""
+
+    def tokens_ns(self, tokens: int) -> float:
+        """From the end of a step of `tokens` on one stage until the next can start it."""
+        size = self.tensors * tokens * self.model.hidden_size * self.model.dtype_bytes
+        gathered_us = self.inside.all_gather_us(size, self.ranks)
+        return (self.network.send_us(-(-size // self.ranks)) + gathered_us) * _NS_PER_US
+
+
+@dataclass(frozen=True)
 class Exchanges:
     """Those of `model` among `ranks` on `network`. An engine may fuse an all-reduce with the norm after it, which saves
     `saved_us` of each."""
@@ -25,9 +46,12 @@ class Exchanges:
 
     def tokens_ns(self, tokens: int) -> float:
         """All-reduces of a step of `tokens`."""
+        return (2 * self.model.num_hidden_layers + 1) * self.embedding_ns(tokens)
+
+    def embedding_ns(self, tokens: int) -> float:
+        """The one all-reduce of them that is the embedding's."""
         size = tokens * self.model.hidden_size * self.model.dtype_bytes
-        each = max(self.network.all_reduce_us(size, self.ranks) - self.saved_us, 0.0)
-        return (2 * self.model.num_hidden_layers + 1) * each * _NS_PER_US
+        return max(self.network.all_reduce_us(size, self.ranks) - self.saved_us, 0.0) * _NS_PER_US
 
     def sequences_ns(self, sequences: int) -> float:
         """The all-gather of the logits of `sequences`."""

@@ -18,11 +18,14 @@ from simulator.costs import LinearCosts, StepCosts
 from simulator.engines.profile import NONE, EngineProfile, engine_names, engine_sha256, load_engine
 from simulator.engines.times import engine_times
 from simulator.errors import InputError, nearest
-from simulator.exchanges import Exchanges
+from simulator.exchanges import Exchanges, Sends
 from simulator.files import similar_file
 from simulator.models import ModelShape, load_model, model_names
 from simulator.named_tables import find_table, table_names
 from simulator.network import Network, default_network, load_network
+from simulator.pipeline.layers import Stage, split_layers, stage_kv_bytes, stage_weight_bytes
+from simulator.pipeline.prices import stage_prices
+from simulator.pipeline.times import PipelineTimes, SendTime
 from simulator.plugins import make_policy
 from simulator.policy_runs import PolicyRun, apply_settings, complete_options, resolve_policies
 from simulator.step_times import GpuTimes, StepTimes
@@ -46,16 +49,17 @@ class KvCache:
 
 @dataclass(frozen=True)
 class Parallel:
-    """Degrees of model parallelism, and copies of the model. `tensor` GPUs hold a layer together, a shard each."""
+    """Degrees of model parallelism, and copies of the model. `tensor` GPUs hold a layer together, a shard each;
+    `pipeline` such groups hold a part of the layers each, an even one unless `pipeline_layers` says how many."""
 
     tensor: Annotated[int, Ge(1)] = 1
     pipeline: Annotated[int, Ge(1)] = 1
     replicas: Annotated[int, Ge(1)] = 1
+    pipeline_layers: tuple[Annotated[int, Ge(1)], ...] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("pipeline", "replicas"):
-            if getattr(self, name) != 1:
-                raise ValueError(f"{name}: this version simulates one tensor-parallel group; only 1 is possible")
+        if self.replicas != 1:
+            raise ValueError("replicas: this version simulates one replica; only 1 is possible")
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,7 @@ class Experiment:
     table: CostTable | None = field(default=None, repr=False, compare=False)
     engine_profile: EngineProfile | None = field(default=None, repr=False, compare=False)
     network: Network | None = field(default=None, repr=False, compare=False)
+    pipeline_network: Network | None = field(default=None, repr=False, compare=False)
 
     @property
     def num_blocks(self) -> int:
@@ -108,6 +113,8 @@ class Experiment:
 
     def make_times(self, costs: StepCosts, policy: Policy, run: PolicyRun) -> StepTimes:
         """The clock of the engine that runs `policy` at `costs`."""
+        if self.parallel.pipeline > 1:
+            return self._pipeline_times(costs, policy, run)
         heat = costs.heat() if isinstance(costs, TableCosts) else None
         if self.engine_profile is None:
             return GpuTimes(costs, heat)
@@ -120,6 +127,26 @@ class Experiment:
             ranks=self.parallel.tensor,
             heat=heat,
         )
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages of the pipeline."""
+        given = self.parallel.pipeline_layers
+        return split_layers(self.model.num_hidden_layers, self.parallel.pipeline, given)
+
+    def _pipeline_times(self, costs: StepCosts, policy: Policy, run: PolicyRun) -> PipelineTimes:
+        stages = self.stages
+        prices, sends = stage_prices(costs, stages), self._sends()
+        heats = [costs.heat() for _ in stages] if isinstance(costs, TableCosts) else []
+        known = [heat for heat in heats if heat is not None]
+        return PipelineTimes(costs, prices, len(stages), sends, known)
+
+    def _sends(self) -> SendTime:
+        """How long activations take from one stage to the next; no time where no network is known."""
+        network, ranks = self.pipeline_network, self.parallel.tensor
+        if network is None:
+            return lambda _: 0.0
+        return Sends(network, self.network or network, self.model, ranks).tokens_ns
 
     def make_policy(self, run: PolicyRun) -> Policy:
         """A fresh policy object."""
@@ -135,6 +162,7 @@ class _Keys:
     costs: str | dict[str, Any] = DEFAULT_COSTS
     engine: str = NONE
     network: str | None = None
+    pipeline_network: str | None = None
     kv_cache: KvCache = KvCache()
     parallel: Parallel = Parallel()
     policies: tuple[str | dict[str, Any], ...] = DEFAULT_POLICIES
@@ -170,6 +198,12 @@ def resolve_experiment(raw: Mapping[str, Any], *, path: Path | None = None, sett
     notes = [] if table else [f"analytic costs name no GPU: memory and defaults are those of an {gpu.name}"]
     notes += [f"{model.name}: {approximation}" for approximation in model.approximations]
     network = _resolve_network(keys.network, gpu, tensor, beside)
+    pipeline_network = None
+    if keys.parallel.pipeline > 1:
+        pipeline_network = _resolve_network(keys.pipeline_network or keys.network, gpu, 2, beside)
+        if table is not None and pipeline_network is None:
+            notes.append("activations take no time from stage to stage: give a --network")
+    stages = split_layers(model.num_hidden_layers, keys.parallel.pipeline, keys.parallel.pipeline_layers)
     if table is not None and tensor > 1 and network is None:
         notes.append(f"steps are priced without the all-reduces between the {tensor} GPUs, so they are too short")
     if table is not None and table.metadata.origin:
@@ -188,7 +222,7 @@ def resolve_experiment(raw: Mapping[str, Any], *, path: Path | None = None, sett
         costs=costs,
         costs_sha256=table.sha256 if table else "",
         engine=source,
-        kv_cache=_resolve_kv_cache(keys.kv_cache, model.shard(tensor, "parallel.tensor"), gpu),
+        kv_cache=_resolve_kv_cache(keys.kv_cache, model.shard(tensor, "parallel.tensor"), stages, gpu),
         parallel=keys.parallel,
         policies=complete_options(runs, surroundings, folders),
         surroundings=surroundings,
@@ -202,6 +236,7 @@ def resolve_experiment(raw: Mapping[str, Any], *, path: Path | None = None, sett
         table=table,
         engine_profile=profile,
         network=network,
+        pipeline_network=pipeline_network,
     )
 
 
@@ -215,6 +250,7 @@ def as_yaml_keys(experiment: Experiment) -> dict[str, Any]:
         "costs": {"linear": asdict(costs)} if isinstance(costs, LinearCosts) else costs,
         "engine": experiment.engine,
         "network": None if experiment.network is None else experiment.network.source,
+        "pipeline_network": None if experiment.pipeline_network is None else experiment.pipeline_network.source,
         "kv_cache": asdict(experiment.kv_cache),
         "parallel": asdict(experiment.parallel),
         "policies": [{"policy": run.policy, "label": run.label, **run.options} for run in experiment.policies],
@@ -304,15 +340,22 @@ def _prefix_block_size(keys: _Keys, path: Path | None) -> int:
     return size
 
 
-def _resolve_kv_cache(wanted: KvCache, model: ModelShape, gpu: Gpu) -> KvCache:
-    """Blocks that fit beside the weights of `model`, of one rank where it is sharded: each holds its part of all."""
+def _resolve_kv_cache(wanted: KvCache, model: ModelShape, stages: Sequence[Stage], gpu: Gpu) -> KvCache:
+    """Blocks that fit beside the weights of `model`, of one rank where it is sharded: each holds its part of all. In a
+    pipeline a block is on every stage, its layers' part of it, so the stage with the least room decides."""
     if wanted.num_blocks is not None:
         return wanted
-    usable = int(wanted.gpu_memory_utilization * gpu.memory_bytes) - model.weight_bytes
-    blocks = usable // (wanted.block_size * model.kv_bytes_per_token)
+    usable = int(wanted.gpu_memory_utilization * gpu.memory_bytes)
+    room = {
+        stage: (usable - stage_weight_bytes(model, stage)) // (wanted.block_size * stage_kv_bytes(model, stage))
+        for stage in stages
+    }
+    fullest = min(stages, key=lambda stage: room[stage])
+    blocks = room[fullest]
     if blocks < 2:
+        weights = stage_weight_bytes(model, fullest)
         raise InputError(
-            f"the weights of {model.name} ({model.weight_bytes / 1e9:.1f} GB) leave no room for a KV cache in"
+            f"the weights of {model.name} ({weights / 1e9:.1f} GB on a GPU) leave no room for a KV cache in"
             f" {wanted.gpu_memory_utilization:g} of {gpu.name}'s {gpu.memory_bytes / 1e9:.1f} GB",
             key="kv_cache.gpu_memory_utilization",
         )

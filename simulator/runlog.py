@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from struct import Struct
 
 import numpy as np
 
+from simulator.pipeline.log import PipelineLog
 from simulator.trace import Ints
 
 FINISHED, REJECTED, STALLED = range(3)
@@ -43,7 +44,7 @@ ITERATION_COLUMNS = (
     "running",
     "waiting",
 )
-STAY_COLUMNS = ("request", "first_tick", "ticks", "previous")
+STAY_COLUMNS = ("request", "stream", "first_tick", "ticks", "previous")
 EMISSION_COLUMNS = ("request", "iteration", "previous")
 REQUEST_COLUMNS = (
     "request",
@@ -132,7 +133,8 @@ class Iterations:
 class LoggedRun:
     """The log as numpy columns by name (int64), the reasons of requests that could not run, the blocks that could be
     handed out, and the time the GPU idled although requests were in the system. Clients have a token `delivery_ns`
-    after the end of its iteration."""
+    after the end of its iteration. `streams` says by which of several clocks the decodes of each iteration go; None
+    where there is one. `pipeline` is what was logged of its stages."""
 
     iterations: Iterations
     stays: dict[str, Ints]
@@ -142,6 +144,12 @@ class LoggedRun:
     total_blocks: int
     bubble_ns: int
     delivery_ns: int = 0
+    streams: Ints | None = None
+    pipeline: PipelineLog | None = None
+
+    def of_pipeline(self, log: PipelineLog) -> LoggedRun:
+        """The same run, with what was logged of its stages."""
+        return replace(self, streams=np.array(log.streams, np.int64), pipeline=log)
 
 
 def narrowed(values: Ints) -> Ints:

@@ -57,13 +57,17 @@ class Scheduler:
         self.policy = policy
         self._plan, self._rejects, self._reserve_tokens = policy.plan, policy.rejects, policy.reserve_tokens
         self._times, self._book_time, self.hosted = times, times.book, times.hosted
+        self.depth = policy.steps_in_flight
+        """As many steps can be under way."""
         self._one_at_a_time = policy.steps_in_flight == 1
         self._decode_piece, self._count_beyond = times.decode_piece, times.count_beyond
         self._measured_context = times.measured_context
         self._model_length = policy.model_length
         self._give_up = give_up_on_impossible
         self._block_size = block_size
-        self.decodes = Decodes(block_size)
+        self.decodes = self._leaving = self._staying = Decodes(block_size)
+        """Those who can decode now; who decodes in a step or completes a prompt leaves with the second, who sits it out
+        stays with the third. They differ only in a pipeline."""
         order = policy.waiting_order
         self.waiting = FcfsQueue() if order is None else SortedQueue(order)
         self.view = View(block_size, num_blocks - policy.null_blocks, self.decodes, self.waiting)
@@ -87,7 +91,6 @@ class Scheduler:
         self._finishing: deque[tuple[int, list[Request]]] = deque()
         """Iterations under way that sample somebody's last token, and whose."""
         self.reasons: dict[int, str] = {}
-        self._last_tick = -1
         self._arrived = 0
         self._livelock = Livelock(self.view)
 
@@ -132,13 +135,13 @@ class Scheduler:
             context = decodes.birth_sum + count * (decodes.clock + 1)
             longest = decodes.longest() + 1
             self.kv_tokens += count
-            self._last_tick = iteration
+            decodes.last_tick = iteration
             if decodes.advance():
                 finishing = self._settle()
         else:
             count = 0
         for request in sitting_out:
-            decodes.join(request)
+            self._staying.join(request)
         chunks, prefill_tokens, priced = batch.chunks, 0, []
         if chunks:
             for request, tokens in chunks:
@@ -165,6 +168,10 @@ class Scheduler:
             PACK_STRETCH(iteration, start_ns, prefill_tokens, self.kv_tokens, count, len(chunks), running, waiting)
         )
         return ends_ns[-1]
+
+    def next_end_ns(self) -> int:
+        """When the oldest step under way ends."""
+        return self.log.end_ns[-self.under_way]
 
     def pause_ns(self) -> int:
         """From the end of the oldest step under way until the next can be planned."""
@@ -242,7 +249,7 @@ class Scheduler:
             self._log_stretch(PACK_STRETCH(self.iterations, start_ns, 0, kv_tokens, count, 0, running, waiting))
         self.kv_tokens += ticks * count
         self.iterations += ticks
-        self._last_tick = self.iterations - 1
+        self.decodes.last_tick = self.iterations - 1
 
     def _settle(self) -> list[Request]:
         """Those who got their last token in the last tick decode no longer."""
@@ -332,7 +339,7 @@ class Scheduler:
         sitting_out: list[Request] = []
         if batch.decodes:
             chosen = set(batch.decodes)
-            sitting_out = [r for r in self.view.running if r.state == DECODING and r not in chosen]
+            sitting_out = [r for r in self.view.decoding_requests() if r not in chosen]
             for request in sitting_out:
                 self._leave_cohort(request)
         if self._prefixes is not None and not batch.preempted:
@@ -369,7 +376,7 @@ class Scheduler:
         self._log_emission(PACK_EMISSION(request.index, iteration, request.last_token))
         request.last_token = iteration
         if request.generated < request.target_tokens:
-            self.decodes.join(request)
+            self._leaving.join(request)
         else:
             request.state = FINISHING
 
@@ -411,21 +418,29 @@ class Scheduler:
 
     def _break_livelock(self, preempted: Request) -> None:
         """Stall `preempted` if requests take memory from each other without end."""
-        since = (len(self.log.emissions), self.decodes.clock, self._arrived)
+        since = (len(self.log.emissions), self._progress(), self._arrived)
         if self._livelock.returns(since) and preempted.state == WAITING:
             self.waiting.remove(preempted)
             reason = "requests preempt each other without end: the KV cache cannot hold them together"
             self._end(preempted, STALLED, reason)
 
+    def _progress(self) -> int:
+        """Grows with every step that decodes."""
+        return self.decodes.clock
+
     def _leave_cohort(self, request: Request) -> None:
-        self.decodes.leave(request)
+        assert request.cohort is not None
+        request.cohort.leave(request)
         self._close_stay(request)
 
     def _close_stay(self, request: Request) -> None:
-        ticks = self.decodes.clock - request.start_clock
+        cohort = request.cohort
+        assert cohort is not None
+        ticks = cohort.clock - request.start_clock
         if ticks:
-            self.log.stays.frombytes(PACK_STAY(request.index, request.start_clock, ticks, request.last_token))
-            request.last_token = self._last_tick
+            stay = PACK_STAY(request.index, cohort.stream, request.start_clock, ticks, request.last_token)
+            self.log.stays.frombytes(stay)
+            request.last_token = cohort.last_tick
 
     def _release(self, request: Request) -> None:
         view = self.view
@@ -439,7 +454,7 @@ class Scheduler:
         self.kv_tokens -= request.computed
         del view.running[request]
         if request.state == PREFILLING:
-            del view.prefilling[request]
+            view.prefilling.pop(request, None)
         request.state = ENDED
 
     def _end(self, request: Request, status: int, reason: str | None = None) -> None:

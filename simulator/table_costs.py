@@ -87,16 +87,44 @@ class TableCosts:
             of_tokens, of_sequences = exchanges.tokens_ns, exchanges.sequences_ns
             self._token_ns = [time_ns + of_tokens(tokens) for tokens, time_ns in enumerate(self._token_ns)]
             self._sequence_ns = [time_ns + of_sequences(count) for count, time_ns in enumerate(self._sequence_ns)]
+            once_ns = exchanges.embedding_ns
+            self._embedding_ns = [time_ns + once_ns(tokens) for tokens, time_ns in enumerate(self._embedding_ns)]
 
     def step_ns(self, decodes: int, decode_context: int, longest: int, chunks: Sequence[tuple[int, int]]) -> int:
         """See `StepCosts.step_ns`."""
         if not chunks:
-            if not decodes:
-                return 0
-            constant, slope, _ = self.decode_piece(decodes, decode_context, longest)
-            if decode_context > decodes * self.measured_context:
-                self.count_beyond(decodes, decode_context, 1)
-            return int(constant + slope * decode_context)
+            return int(self._decodes_ns(decodes, decode_context, longest)) if decodes else 0
+        return int(self.slowed_ns(self._mixed_ns(decodes, decode_context, longest, chunks)))
+
+    def parts_ns(
+        self, decodes: int, decode_context: int, longest: int, chunks: Sequence[tuple[int, int]]
+    ) -> tuple[float, float, float]:
+        """The same step in three parts: embedding, all layers, and final norm, LM head and sampling; before
+        `slowed_ns`."""
+        if chunks:
+            whole_ns = self._mixed_ns(decodes, decode_context, longest, chunks)
+        else:
+            whole_ns = self._decodes_ns(decodes, decode_context, longest)
+        embedding_ns = self.embedding_ns(decodes + sum(tokens for _, tokens in chunks))
+        head_ns = self._sequences_ns(decodes + len(chunks))
+        return embedding_ns, whole_ns - embedding_ns - head_ns, head_ns
+
+    def slowed_ns(self, time_ns: float) -> float:
+        """What a step with chunks takes whose parts sum to `time_ns`."""
+        return time_ns if time_ns <= self._slowed.from_ns else self._slowed.time(time_ns)
+
+    def embedding_ns(self, tokens: int) -> float:
+        """The embedding of so many tokens."""
+        prices = self._embedding_ns
+        return prices[tokens] if tokens < len(prices) else _continued(prices, tokens)
+
+    def _decodes_ns(self, decodes: int, decode_context: int, longest: int) -> float:
+        constant, slope, _ = self.decode_piece(decodes, decode_context, longest)
+        if decode_context > decodes * self.measured_context:
+            self.count_beyond(decodes, decode_context, 1)
+        return constant + slope * decode_context
+
+    def _mixed_ns(self, decodes: int, decode_context: int, longest: int, chunks: Sequence[tuple[int, int]]) -> float:
         if decode_context > decodes * self.measured_context:
             self.steps_beyond_decode_context += 1
         before, tokens = chunks[0]
@@ -108,8 +136,7 @@ class TableCosts:
         if before > self._prefill_context:
             self.steps_beyond_prefill_context += 1
         attention_ns = self._attention_us(decodes, decode_context, longest, chunks) * self._layers_ns
-        time_ns = self._besides_attention_ns(tokens, decodes + len(chunks)) + attention_ns
-        return int(time_ns if time_ns <= self._slowed.from_ns else self._slowed.time(time_ns))
+        return self._besides_attention_ns(tokens, decodes + len(chunks)) + attention_ns
 
     def interval_ns(
         self, decodes: int, decode_context: int, longest: int, chunks: Sequence[tuple[int, int]]

@@ -16,16 +16,26 @@ NS_PER_S = 1e9  # divided by, not multiplied with its inverse: 8000000 ns are 0.
 
 
 class Ticks:
-    """The ticks of the decode clock: `iteration[k]` of tick k, `gap_ns[k]` to tick k + 1, and `sharing[k]` requests
-    that were in the cohort without a break from tick k to k + 1."""
+    """The ticks of the decode clocks, one clock's after the other's: `iteration[k]` of tick k, `gap_ns[k]` to tick
+    k + 1, and `sharing[k]` requests that were in the cohort without a break from tick k to k + 1: none where the next
+    clock begins. `first` is the first tick of each stay."""
 
     def __init__(self, run: LoggedRun) -> None:
         decodes = run.iterations["num_decodes"]
-        self.iteration = narrowed(np.flatnonzero(decodes))
+        ticks = np.flatnonzero(decodes)
+        self.first = run.stays["first_tick"]
+        if run.streams is not None:
+            streams = run.streams[ticks]
+            ticks = ticks[np.argsort(streams, kind="stable")]
+            begins = np.append(0, np.cumsum(np.bincount(streams)))
+            self.first = self.first + begins[run.stays["stream"]]
+        self.iteration = narrowed(ticks)
         sharing = decodes[self.iteration]
-        np.subtract.at(sharing, run.stays["first_tick"], 1)
+        np.subtract.at(sharing, self.first, 1)
         self.sharing: Ints = sharing[1:]
         self.gap_ns: Ints = np.diff(run.iterations["end_ns"][self.iteration])
+        if run.streams is not None:
+            self.gap_ns[self.sharing == 0] = 0
 
 
 def single_gaps(run: LoggedRun, ticks: Ticks) -> tuple[Ints, Ints]:
@@ -33,7 +43,7 @@ def single_gaps(run: LoggedRun, ticks: Ticks) -> tuple[Ints, Ints]:
     came before to the first of a stay, or to the one that completes a prompt again after a preemption."""
     entered, again = run.stays["previous"] >= 0, run.emissions["previous"] >= 0
     earlier = np.concatenate([run.stays["previous"][entered], run.emissions["previous"][again]])
-    first = ticks.iteration[run.stays["first_tick"][entered]]
+    first = ticks.iteration[ticks.first[entered]]
     return earlier, np.concatenate([first, run.emissions["iteration"][again]])
 
 
@@ -51,10 +61,10 @@ def token_gaps(run: LoggedRun) -> TokenGaps:
     """Every gap between consecutive tokens of one request, weighted by the requests that saw it; in order of time."""
     ticks = Ticks(run)
     gap_s, count = gap_sample(run, ticks)
-    later = np.concatenate([ticks.iteration[1:], single_gaps(run, ticks)[1]])
-    order = np.argsort(later, kind="stable")
+    later_ns = run.iterations["end_ns"][np.concatenate([ticks.iteration[1:], single_gaps(run, ticks)[1]])]
+    order = np.argsort(later_ns, kind="stable")
     order = order[count[order] > 0]
-    return TokenGaps(run.iterations["end_ns"][later[order]] / NS_PER_S, gap_s[order], count[order])
+    return TokenGaps(later_ns[order] / NS_PER_S, gap_s[order], count[order])
 
 
 class LoggedGaps:
@@ -86,8 +96,8 @@ class LoggedGaps:
 def longest_gaps(run: LoggedRun, ticks: Ticks, requests: int) -> Ints:
     """Longest gap between two tokens of each request, nanoseconds; 0 where it has fewer than two tokens."""
     longest = np.zeros(requests, np.int64)
-    order = np.argsort(run.stays["first_tick"], kind="stable")
-    request, start, count = (run.stays[name][order] for name in ("request", "first_tick", "ticks"))
+    order = np.argsort(ticks.first, kind="stable")
+    request, start, count = run.stays["request"][order], ticks.first[order], run.stays["ticks"][order]
     inner = count > 1
     if inner.any():
         between = np.append(ticks.gap_ns, 0)  # a last element, so that every slice end is an index
@@ -104,12 +114,13 @@ def longest_gaps(run: LoggedRun, ticks: Ticks, requests: int) -> Ints:
 def token_times_ns(run: LoggedRun, requests: int) -> list[list[int]]:
     """The time of every token of every request; O(tokens), for tests and for looking at single requests."""
     ends = run.iterations["end_ns"].tolist()
-    ticks = np.flatnonzero(run.iterations["num_decodes"]).tolist()
+    ticks = Ticks(run)
+    iterations = ticks.iteration.tolist()
     times: list[list[int]] = [[] for _ in range(requests)]
     for index, first, count in zip(
-        *(run.stays[name].tolist() for name in ("request", "first_tick", "ticks")), strict=True
+        run.stays["request"].tolist(), ticks.first.tolist(), run.stays["ticks"].tolist(), strict=True
     ):
-        times[index] += [ends[tick] for tick in ticks[first : first + count]]
+        times[index] += [ends[tick] for tick in iterations[first : first + count]]
     for index, iteration in zip(run.emissions["request"].tolist(), run.emissions["iteration"].tolist(), strict=True):
         times[index].append(ends[iteration])
     return [sorted(token_times) for token_times in times]

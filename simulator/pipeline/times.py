@@ -1,0 +1,92 @@
+"""When the stages of a pipeline work: the GPUs alone.
+
+Each stage runs micro-batches in the order in which they were planned, one at a time. It starts one when it is done with
+the one before and, on the first stage, when that is planned and the tokens that it continues have been sampled; on the
+others when the activations have come from the stage before. Sending takes time, but not that of the stages.
+"""
+
+from array import array
+from collections.abc import Callable, Sequence
+
+from simulator.costs import DecodePiece, StepCosts
+from simulator.pipeline.log import PipelineLog
+from simulator.pipeline.prices import StagePrices
+from simulator.power_limit import Heat
+from simulator.step_times import FOREVER
+
+SendTime = Callable[[int], float]
+"""Nanoseconds until the activations of so many tokens are at the next stage."""
+
+
+class PipelineTimes:
+    """`StepTimes` of a pipeline; ends of steps are those of the last stage. `heats`: one a stage, or none at all."""
+
+    hosted = False
+    arrival_ns = delivery_ns = 0
+
+    def __init__(
+        self,
+        costs: StepCosts,
+        prices: StagePrices,
+        stages: int,
+        send_ns: SendTime,
+        heats: Sequence[Heat] = (),
+    ) -> None:
+        self.measured_context = costs.measured_context
+        self.count_beyond = costs.count_beyond
+        self.stages = stages
+        self.log = PipelineLog(stages)
+        self.depends_ns = 0
+        """For the scheduler to say: until when the next micro-batch waits for tokens."""
+        self.followed = True
+        """And whether each step since the one that samples them had something to do."""
+        self._stages_ns, self._padding_ns = prices.stages_ns, prices.padding_ns
+        self._send_ns, self._heats = send_ns, heats
+        self._free_ns = [0] * stages
+
+    def book(
+        self,
+        ends_ns: "array[int]",
+        now_ns: int,
+        tokens: int,
+        decodes: int,
+        decode_context: int,
+        longest: int,
+        chunks: Sequence[tuple[int, int]],
+    ) -> int:
+        """See `StepTimes.book`; the start is that on the first stage."""
+        log, free_ns, heats = self.log, self._free_ns, self._heats
+        waits_ns = self.depends_ns if decodes else 0
+        log.planned_ns.append(now_ns)
+        log.depends_ns.append(waits_ns)
+        log.followed.append(self.followed)
+        times_ns = self._stages_ns(decodes, decode_context, longest, chunks) if tokens else [0] * self.stages
+        sending_ns = int(self._send_ns(tokens)) if tokens else 0
+        at_ns = now_ns if now_ns > waits_ns else waits_ns
+        first_ns = -1
+        for stage, price_ns in enumerate(times_ns):
+            before_ns = free_ns[stage]
+            start_ns = at_ns if at_ns > before_ns else before_ns
+            time_ns = int(heats[stage].step_ns(start_ns, 0, tokens, price_ns)) if heats and tokens else int(price_ns)
+            free_ns[stage] = end_ns = start_ns + time_ns
+            at_ns = end_ns + sending_ns
+            log.start_ns.append(start_ns)
+            log.end_ns.append(end_ns)
+            log.sent_ns.append(at_ns)
+            if first_ns < 0:
+                first_ns = start_ns
+        log.sent_ns[-1] = end_ns
+        ends_ns.append(end_ns)
+        return first_ns
+
+    def decode_piece(self, ends_ns: "array[int]", decodes: int, decode_context: int, longest: int) -> DecodePiece:
+        """Not asked for: a pipeline never coasts."""
+        raise NotImplementedError
+
+    def foreseen(self, ends_ns: "array[int]", decodes: int, interval_ns: float) -> int:  # noqa: ARG002 - the interface
+        """See `StepTimes.foreseen`: any number."""
+        return FOREVER
+
+    def pause_ns(self, decodes: int) -> int:  # noqa: ARG002 - the interface
+        """See `StepTimes.pause_ns`: planning takes no time."""
+        return 0
