@@ -54,6 +54,11 @@ class Step:
     chunks: list[tuple[int, int]]
     contexts: list[int]
     emit: list[Job] = field(default_factory=list)
+    prompts: list[Job] = field(default_factory=list)
+    empty: bool = False
+    planned: int = 0
+    waits: int = 0
+    stages: list[tuple[int, int]] = field(default_factory=list)
     start: int = 0
     end: int = 0
     gpu_end: int = 0
@@ -73,6 +78,8 @@ class Reference:
     """
 
     null_blocks = 0
+    hides_prompts = True
+    """Whether a prompt is out of reach while a chunk of it goes through the stages."""
 
     def __init__(self, options: Mapping[str, Any], price: Price, block_size: int, num_blocks: int) -> None:
         self.o = dict(options)
@@ -87,6 +94,12 @@ class Reference:
         self.waiting: list[Job] = []
         self.running: list[Job] = []
         self.depth = 1
+        self.stages = 1
+        self.split = [(0, 1)]
+        """The first layer of each stage, and the first behind it."""
+        self.send: Callable[[int], int] = lambda _: 0
+        self.flying: list[Step] = []
+        self.planned: list[Step] = []
         self.caching = False
         self.seen: list[object] = []
         self.victims: list[Job] = []
@@ -109,19 +122,45 @@ class Reference:
         """Blocks that nobody holds."""
         return len(self.memory.free)
 
+    @property
+    def by_turns(self) -> bool:
+        """Whether decodes come back after as many steps as there are stages, not when theirs is complete."""
+        return self.depth > 1
+
+    def in_reach(self, job: Job) -> bool:
+        """Whether no step under way keeps it from the next one."""
+        if self.stages == 1:
+            return True
+        if self.by_turns:
+            recent = self.planned[-(self.stages - 1) :] if self.flying else []
+            return not any(job in step.emit for step in recent)
+        hidden = self.flying if self.hides_prompts else []
+        return not any(job in step.emit for step in self.flying) and not any(job in step.prompts for step in hidden)
+
+    def at_hand(self) -> list[Job]:
+        """The running requests in reach, in order."""
+        return [job for job in self.running if self.in_reach(job)]
+
     def run(self, jobs: list[Job]) -> None:
         """All requests from their arrival to their end."""
-        coming, flying, now = list(jobs), list[Step](), 0
+        coming, flying, now = list(jobs), self.flying, 0
+        places = self.depth + self.stages - 1
         while True:
             self.arrivals(coming, now)
-            if len(flying) < self.depth:
+            if len(flying) < places:
                 batch = self.schedule()
                 if batch is not None:
                     step = self.start(batch)
                     self.clock(step, flying, now)
                     flying.append(step)
-                    if len(flying) < self.depth:
+                    self.planned.append(step)
+                    if len(flying) < places:
                         continue
+                elif self.stages > 1 and self.by_turns and not all(step.empty for step in flying):
+                    self.reached["a step with nothing to do"] += 1
+                    step = Step([], [], empty=True, end=flying[-1].end)
+                    flying.append(step)
+                    self.planned.append(step)
             if flying:
                 step = flying.pop(0)
                 now = step.end + self.pause(sum(job.decoding and not self.awaits_last(job) for job in self.running))
@@ -139,6 +178,23 @@ class Reference:
         contexts = step.contexts
         step.start = max([now, *(other.end for other in flying)])
         step.end = step.start + self.price(len(contexts), sum(contexts), max(contexts, default=0), step.chunks)
+
+    def stages_alone(self, step: Step, flying: list[Step], now: int) -> None:
+        """The clock of a pipeline whose host takes no time."""
+        contexts, earlier = step.contexts, [other for other in self.planned if not other.empty]
+        whole = self.price(len(contexts), sum(contexts), max(contexts, default=0), step.chunks)
+        tokens = len(contexts) + sum(n for _, n in step.chunks)
+        step.planned = at = now
+        if self.by_turns and contexts:
+            fed = self.planned[-self.stages :][:1] if len(self.planned) >= self.stages else []
+            at = max([now, *(other.end for other in fed if not other.empty)])
+        for stage, (first, last) in enumerate(self.split):
+            done = earlier[-1].stages[stage][1] if earlier else 0
+            time = whole * last // self.split[-1][1] - whole * first // self.split[-1][1]
+            start = max(at, done)
+            step.stages.append((start, start + time))
+            at = start + time + (self.send(tokens) if tokens else 0)
+        step.start, step.end = step.stages[0][0], step.stages[-1][1]
 
     def seen_at(self, job: Job) -> int:
         """When it has come through the server to the scheduler."""
@@ -164,6 +220,7 @@ class Reference:
             chunks=[(job.computed - n, n) for job, n, kind in batch if kind == "prefill"],
             contexts=[job.computed for job, _, kind in batch if kind == "decode"],
             emit=[job for job, _, _ in batch if job.computed == job.known],
+            prompts=[job for job, _, kind in batch if kind == "prefill"],
         )
         self.break_livelock(bool(step.emit))
         for job in step.emit:
@@ -175,7 +232,8 @@ class Reference:
 
     def finish(self, step: Step) -> None:
         """A step is over: its tokens are there, and who got the last one leaves."""
-        self.steps.append(step.row)
+        if not step.empty:
+            self.steps.append(step.row)
         for job in step.emit:
             job.times.append(step.end)
             if len(job.times) == self.limit(job):

@@ -11,6 +11,7 @@ class VllmReference(Reference):
     """vLLM 0.23: the running list in order while the budget lasts, then the waiting list up to whom it cannot take."""
 
     null_blocks = 1
+    hides_prompts = False
 
     def __init__(self, options: Mapping[str, Any], price: Price, block_size: int, num_blocks: int) -> None:
         super().__init__(options, price, block_size, num_blocks)
@@ -44,7 +45,7 @@ class VllmReference(Reference):
         while self.place < len(self.running) and self.budget > 0:
             job = self.running[self.place]
             n = min(self.portion(job.known - job.computed), self.budget, self.room(job))
-            if self.awaits_last(job) or n <= 0:
+            if self.awaits_last(job) or n <= 0 or not self.in_reach(job):
                 self.place += 1
                 continue
             while self.pages(job.computed + n) - len(job.blocks) > self.free and job in self.running:
@@ -154,12 +155,13 @@ class SarathiReference(Reference):
     def schedule(self) -> list[Work] | None:
         partial, batch = self.decodes()
         preempted, decodes, prefills = bool(self.victims), len(batch), list[int]()
+        elsewhere = len(self.running) - len(self.at_hand()) if self.o.get("max_prefills_per_batch") else 0
         for job in [job for job in self.running if job in partial]:
             n = self.chunk(job.known - job.computed, decodes, prefills)
             if n > 0:
                 batch.append(self.compute(job, n))
                 prefills.append(n)
-        while self.waiting and not preempted and len(self.running) < self.o["max_num_seqs"]:
+        while self.waiting and not preempted and len(self.running) - elsewhere < self.o["max_num_seqs"]:
             job = self.waiting[0]
             n = self.chunk(job.known, decodes, prefills)
             if self.free - self.pages(job.known) < self.total // 100:
@@ -174,7 +176,7 @@ class SarathiReference(Reference):
 
     def decodes(self) -> tuple[list[Job], list[Work]]:
         """Prompts under way, and the decodes: each wants a free block in sight and preempts from the end for it."""
-        queue = sorted(self.running, key=lambda job: (job.arrival_ns, job.index))
+        queue = sorted(self.at_hand(), key=lambda job: (job.arrival_ns, job.index))
         partial: list[Job] = []
         batch: list[Work] = []
         while queue:
@@ -218,9 +220,10 @@ class OrcaReference(Reference):
         return int(self.o["max_model_len"]) if whole else job.prompt + self.limit(job)
 
     def schedule(self) -> list[Work] | None:
-        batch = [self.compute(job, 1) for job in self.running]
+        batch = [self.compute(job, 1) for job in self.at_hand()]
+        elsewhere = len(self.running) - len(batch)
         prefills = 0
-        while self.waiting and len(self.running) < self.o["max_batch_size"]:
+        while self.waiting and len(self.running) - elsewhere < self.o["max_batch_size"]:
             if self.o["max_prefills_per_batch"] and prefills == self.o["max_prefills_per_batch"]:
                 self.reached["prefills of a batch used up"] += 1
                 break

@@ -15,10 +15,10 @@ class StaticReference(Reference):
         return job.prompt > length or self.pages(length) > self.total
 
     def schedule(self) -> list[Work] | None:
-        if self.running:
-            return [self.compute(job, 1) for job in self.running]
+        if self.at_hand():
+            return [self.compute(job, 1) for job in self.at_hand()]
         batch: list[Work] = []
-        while self.waiting and len(self.running) < self.o["max_batch_size"]:
+        while self.waiting and len(batch) < self.o["max_batch_size"]:
             if self.pages(self.o["max_model_len"]) > self.free:
                 self.reached["memory is reserved"] += 1
                 break
@@ -53,18 +53,25 @@ class SimpleChunkingReference(TurnsReference):
         self.prefills_turn = True
 
     def schedule(self) -> list[Work] | None:
+        turn = self.prefills_turn
+        batch = self.next_turn()
+        if batch is None:  # and it is still the same's
+            self.prefills_turn = turn
+        return batch
+
+    def next_turn(self) -> list[Work] | None:
         if self.prefills_turn:
             batch = self.in_progress() or self.admissions()
             self.prefills_turn = not batch
             return batch or self.decode_turn()
         self.prefills_turn = True
         batch = self.decode_turn()
-        return self.schedule() if batch is None else batch
+        return self.next_turn() if batch is None else batch
 
     def in_progress(self) -> list[Work]:
         batch: list[Work] = []
         room = self.o["chunk_size"]
-        for job in sorted(self.running, key=lambda job: (job.arrival_ns, job.index)):
+        for job in sorted(self.at_hand(), key=lambda job: (job.arrival_ns, job.index)):
             n = min(job.known - job.computed, room)
             if not job.decoding and n > 0:
                 batch.append(self.compute(job, n))

@@ -1,7 +1,8 @@
 """Random small workloads and options that bring the engines into every corner, and the two engines side by side."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from hypothesis import strategies as st
@@ -17,6 +18,9 @@ from simulator.costs import DecodePiece, LinearCosts, StepCosts
 from simulator.engine import simulate
 from simulator.engines.times import EngineTimes
 from simulator.metrics.tokens import token_times_ns
+from simulator.pipeline.layers import split_layers
+from simulator.pipeline.prices import stage_prices
+from simulator.pipeline.times import PipelineTimes
 from simulator.runlog import ITERATION_COLUMNS, STATUS_NAMES, LoggedRun
 from simulator.scheduler import Scheduler
 from simulator.step_times import GpuTimes, StepTimes
@@ -178,14 +182,32 @@ class Case:
     texts: list[str]
     costs: StepCosts
     host: Host | None = None
+    layers: tuple[int, ...] = (1,)
+    send_ns: int = 0
 
     def times(self, policy: Policy) -> StepTimes:
         """The package's clock."""
+        if len(self.layers) > 1:
+            stages = split_layers(sum(self.layers), len(self.layers), self.layers)
+            return PipelineTimes(self.costs, stage_prices(self.costs, stages), len(stages), self.sending_ns)
         if self.host is None:
             return GpuTimes(self.costs)
         mode, captured, layers = self.host.mode, self.host.captured, self.host.layers
         ways = {"in_flight": policy.steps_in_flight > 1, "workers": self.host.workers}
         return EngineTimes(self.costs, mode, captured, layers, **ways)
+
+
+    def sending_ns(self, tokens: int) -> int:
+        """Until activations are at the next stage."""
+        return self.send_ns * (1 + tokens)
+
+
+@st.composite
+def pipelines(draw: st.DrawFn, policy: str) -> Case:
+    """The same on two to four stages, of a layer or two each."""
+    case: Case = draw(cases(policy))
+    layers = tuple(draw(st.lists(st.integers(1, 2), min_size=2, max_size=4)))
+    return replace(case, layers=layers, send_ns=draw(st.sampled_from([0, 0, 1, 40])))
 
 
 @st.composite
@@ -280,6 +302,10 @@ def run_slow(case: Case) -> tuple[Reference, list[Job]]:
     """The reference engine."""
     options = asdict(POLICIES[case.policy](**case.options))
     engine = REFERENCES[case.policy](options, case.costs.step_ns, case.block_size, case.blocks)
+    if len(case.layers) > 1:
+        engine.stages, engine.clock, engine.send = len(case.layers), engine.stages_alone, case.sending_ns
+        bounds = [sum(case.layers[:place]) for place in range(len(case.layers) + 1)]
+        engine.split = list(pairwise(bounds))
     if case.host is not None:
         HostClock(engine, case.host, case.costs.token_ns)
     jobs = [Job(index, *facts, text) for index, (facts, text) in enumerate(zip(case.workload, case.texts, strict=True))]

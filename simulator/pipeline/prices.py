@@ -63,10 +63,12 @@ class OfTable:
         self, decodes: int, decode_context: int, longest: int, chunks: Sequence[tuple[int, int]]
     ) -> Sequence[float]:
         """See `StagePrices.stages_ns`."""
+        if not (decodes or chunks):
+            return [0] * len(self._kind_of)
         embedding, layers, head = self._parts(decodes, decode_context, longest, chunks)
-        prices = [
-            self._slowed(share * layers + first * embedding + last * head) for share, first, last in self._kinds
-        ]
+        prices = [share * layers + first * embedding + last * head for share, first, last in self._kinds]
+        if chunks:
+            prices = [self._slowed(price) for price in prices]
         return [prices[kind] for kind in self._kind_of]
 
     def padding_ns(self, tokens: int, padded: int) -> Sequence[float]:

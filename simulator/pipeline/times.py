@@ -60,7 +60,7 @@ class PipelineTimes:
         log.planned_ns.append(now_ns)
         log.depends_ns.append(waits_ns)
         log.followed.append(self.followed)
-        times_ns = self._stages_ns(decodes, decode_context, longest, chunks) if tokens else [0] * self.stages
+        times_ns = self._stages_ns(decodes, decode_context, longest, chunks)
         sending_ns = int(self._send_ns(tokens)) if tokens else 0
         at_ns = now_ns if now_ns > waits_ns else waits_ns
         first_ns = -1

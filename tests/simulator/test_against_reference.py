@@ -7,7 +7,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.workloads import OPTIONS, Case, cases, fast_outcome, run_slow, slow_outcome
+from tests.workloads import OPTIONS, Case, cases, fast_outcome, pipelines, run_slow, slow_outcome
 
 EXAMPLES = 4 * settings().max_examples
 """400; with --hypothesis-profile=thorough 5,000."""
@@ -19,6 +19,15 @@ EXAMPLES = 4 * settings().max_examples
 def test_equals_the_reference_engine(policy: str, data: st.DataObject) -> None:
     """Random requests, contents, options, block sizes and pools from starved to ample give identical runs."""
     case: Case = data.draw(cases(policy))
+    assert fast_outcome(case) == slow_outcome(case)
+
+
+@pytest.mark.parametrize("policy", list(OPTIONS))
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(data=st.data())
+def test_pipelines_equal_the_reference_engine(policy: str, data: st.DataObject) -> None:
+    """The same on several stages, with several steps under way."""
+    case: Case = data.draw(pipelines(policy))
     assert fast_outcome(case) == slow_outcome(case)
 
 
