@@ -28,8 +28,8 @@ What is timed, among all ranks, 16-bit numbers, in CUDA graphs as engines run th
   all_gather   NCCL; a size is what each rank has afterwards
   send         NCCL, from the first GPU to the second and back; half of that
 
-First it is checked that the right numbers arrive. A graph holds 40 exchanges, 8 above 4 MB; a sample is a replay's
-time by exchange, the mean over ranks; 31 samples a size. NVLink multicast is left off (NCCL_NVLS_ENABLE=0,
+First it is checked that the right numbers arrive. A graph holds 40 exchanges, 8 above 4 MB; a sample is the time of a
+replay divided by these, the mean over ranks; 31 samples a size. NVLink multicast is left off (NCCL_NVLS_ENABLE=0,
 TORCH_SYMM_MEM_DISABLE_MULTICAST=1), because it fails on some hosts; --multicast leaves it to NCCL.
 
 \b

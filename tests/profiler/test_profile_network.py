@@ -2,6 +2,7 @@
 
 import csv
 import multiprocessing
+import os
 import sys
 
 import click
@@ -13,7 +14,7 @@ from profiler.collectives import Exchange, Task
 from profiler.network_cli import Sizes, command
 from profiler.network_rows import GLOO, NCCL, ONE_SHOT
 from profiler.network_setup import DEFAULT_SIZES, tasks_of
-from profiler.ranks import Group, _require_arrived, measure_ranks
+from profiler.ranks import NO_MULTICAST, Group, _own_device, _require_arrived, measure_ranks
 from simulator.cli import simulate_trace
 from simulator.errors import InputError
 from simulator.network import load_network
@@ -132,6 +133,19 @@ def test_ctrl_c_leaves_no_process():
     with pytest.raises(KeyboardInterrupt):
         measure_ranks(Group(2, "cpu"), [Task("all_reduce", GLOO, 8192)] * 1000, interrupted)
     assert multiprocessing.active_children() == []
+
+
+@with_torch
+@pytest.mark.parametrize(("multicast", "expected"), [(False, {"0", "1"}), (True, {None})])
+def test_nvlink_multicast_is_off_unless_asked_for(monkeypatch, multicast, expected):
+    """In a rank's environment, whatever it was before; asked for, it is left to NCCL."""
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "set_device", lambda _index: None)
+    for name in NO_MULTICAST:
+        monkeypatch.setenv(name, "2")
+    _own_device(0, Group(2, "cuda", multicast))
+    assert {os.environ.get(name) for name in NO_MULTICAST} == expected
 
 
 def test_a_wrong_sum_is_not_timed():
