@@ -59,6 +59,25 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
+class Measurement:
+    """On what, with which versions and when `profile-network` measured; `readings` is its CSV of all kernels."""
+
+    gpu: str
+    ranks: Annotated[int, Ge(2)]
+    dtype: str
+    torch: str
+    date: str
+    command: str
+    readings: str
+    nccl: str | None = None
+    cuda: str | None = None
+    driver: str | None = None
+    nvlink_multicast: str | None = None
+    sm_mhz: float | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Network:
     """A network: measured exchanges, facts of the link for those that were not, or both."""
 
@@ -71,6 +90,7 @@ class Network:
     default_for: tuple[str, ...] = ()
     """Names of GPUs whose tensor-parallel ranks and pipeline stages are joined so unless something else is said."""
     sources: tuple[str, ...] = ()
+    measurement: Measurement | None = None
     source: str = ""
     """Where it was read: the bundled name, or the absolute path of a file."""
 
