@@ -55,6 +55,7 @@ class Step:
     contexts: list[int]
     emit: list[Job] = field(default_factory=list)
     prompts: list[Job] = field(default_factory=list)
+    preempted: list[Job] = field(default_factory=list)
     empty: bool = False
     planned: int = 0
     waits: int = 0
@@ -133,9 +134,9 @@ class Reference:
             return True
         if self.by_turns:
             recent = self.planned[-(self.stages - 1) :] if self.flying else []
-            return not any(job in step.emit for step in recent)
-        hidden = self.flying if self.hides_prompts else []
-        return not any(job in step.emit for step in self.flying) and not any(job in step.prompts for step in hidden)
+            return not any(job in step.emit and job not in step.preempted for step in recent)
+        flying = [step for step in self.flying if job not in step.preempted]
+        return not any(job in step.emit or (self.hides_prompts and job in step.prompts) for step in flying)
 
     def at_hand(self) -> list[Job]:
         """The running requests in reach, in order."""
@@ -303,6 +304,8 @@ class Reference:
         self.reached["preempted in its prompt"] += not job.decoding
         self.reached["several victims in one step"] += bool(self.victims)
         self.victims.append(job)
+        for step in self.planned:
+            step.preempted.append(job)
         self.running.remove(job)
         self.memory.release(job.blocks)
         job.computed = 0

@@ -63,7 +63,7 @@ class PipelinedScheduler(Scheduler):
         self._by_turns = policy.steps_in_flight > 1
         self._hides_prompts = not policy.chunks_in_flight
         self._spare: list[Decodes] = []
-        self._streams = 1
+        self._cohorts = [self.decodes]
         self._flights: deque[_Flight] = deque()
         """Steps whose requests are out of reach, oldest first."""
         self._places: deque[tuple[int, int]] = deque()
@@ -172,10 +172,10 @@ class PipelinedScheduler(Scheduler):
                 self.view.prefilling = dict.fromkeys(sorted(prefilling, key=lambda request: request.admission))
 
     def _another(self) -> Decodes:
-        cohort = Decodes(self.view.block_size, self._streams)
+        cohort = Decodes(self.view.block_size, len(self._cohorts))
         if self._prefixes is not None:
             cohort.groups = [{} for _ in range(self.view.block_size)]
-        self._streams += 1
+        self._cohorts.append(cohort)
         return cohort
 
     def _preempt(self, request: Request) -> None:
@@ -204,5 +204,4 @@ class PipelinedScheduler(Scheduler):
                 raise PolicyError(f"{self._name} gave {request!r} a chunk while another is under way")
 
     def _progress(self) -> int:
-        cohorts = [self.decodes, *self._spare, *(flight.cohort for flight in self._flights)]
-        return sum(cohort.clock for cohort in cohorts)
+        return sum(cohort.clock for cohort in self._cohorts)
