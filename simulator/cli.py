@@ -72,6 +72,8 @@ Exit status: 0 done, 2 the input is wrong, 1 anything else.
     " [default: none, GPU time only]",
 )
 @click.option("--tensor", type=int, metavar="N", help="Tensor-parallel GPUs; chooses the cost table of one of N ranks.")
+@click.option("--pipeline", type=int, metavar="N", help="Pipeline stages, each with a part of the layers.")
+@click.option("--replicas", type=int, metavar="N", help="Copies of the model; the `router` shares out the requests.")
 @click.option(
     "--network",
     metavar="NAME",
@@ -188,7 +190,10 @@ def _experiment(source: str | None, overrides: dict[str, Any], settings: Sequenc
             raw[key] = overrides[key]
     if overrides["policies"]:
         raw["policies"] = list(overrides["policies"])
-    for option, section in (("num_blocks", "kv_cache"), ("tensor", "parallel")):
+    for option, section in (
+        ("num_blocks", "kv_cache"),
+        *((degree, "parallel") for degree in ("tensor", "pipeline", "replicas")),
+    ):
         if overrides[option] is not None:
             keys = raw.get(section)
             raw[section] = {**(keys if isinstance(keys, dict) else {}), option: overrides[option]}

@@ -5,6 +5,7 @@ after the step before that one completed (vLLM's asynchronous scheduling); the G
 """
 
 from collections.abc import Callable, Generator, Iterator
+from typing import Any
 
 import simpy
 
@@ -70,8 +71,7 @@ class Engine:
                 held_up = scheduler.unfinished > 0
                 self._idle = simpy.Event(env)
                 yield self._idle
-                if held_up:
-                    scheduler.bubble_ns += int(env.now) - now
+                scheduler.idled(int(env.now) - now, held_up=held_up)
                 now, others_ns = int(env.now), env.peek()
 
     def _wake(self) -> None:
@@ -95,8 +95,12 @@ def simulate(
     `prefixes` says that requests carry block keys, which a policy with prefix caching then heeds.
     """
     env = simpy.Environment(initial_time=0)
-    make = PipelinedScheduler if isinstance(times, PipelineTimes) else Scheduler
-    scheduler = make(policy, times, block_size=block_size, num_blocks=num_blocks, prefixes=prefixes)
+    memory: dict[str, Any] = {"block_size": block_size, "num_blocks": num_blocks, "prefixes": prefixes}
+    scheduler: Scheduler
+    if isinstance(times, PipelineTimes):
+        scheduler = PipelinedScheduler(policy, times, **memory)
+    else:
+        scheduler = Scheduler(policy, times, **memory)
     engine = Engine(env, scheduler)
     env.process(replay(env, requests, engine, times.arrival_ns))
     env.process(engine.serve(on_step))

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from simulator.pipeline.log import StageTimes
 from simulator.trace import Floats, Ints
 
 SUMMARY_METRICS = ("ttft", "tpot", "itl", "e2e", "queue")
@@ -79,7 +80,8 @@ class PolicyResult:
 
     `requests` and `iterations` have the columns of `requests.csv` and `iterations.csv` (seconds as float64, times that
     do not exist NaN), `itl_quantiles` those of `itl_quantiles.csv`; `summary` has the columns of `summary.csv` in their
-    order; `options` are the policy's.
+    order, `bubbles` its rows of `bubbles.csv`; `stages` are the times of a pipeline's stages; `options` are the
+    policy's.
     """
 
     label: str
@@ -90,6 +92,8 @@ class PolicyResult:
     gaps: Gaps
     itl_quantiles: Table
     summary: dict[str, Any]
+    bubbles: Table
+    stages: StageTimes | None = None
     notes: tuple[str, ...] = field(default=())
 
 

@@ -132,7 +132,8 @@ class Iterations:
 @dataclass(frozen=True)
 class LoggedRun:
     """The log as numpy columns by name (int64), the reasons of requests that could not run, the blocks that could be
-    handed out, and the time the GPU idled although requests were in the system. Clients have a token `delivery_ns`
+    handed out, and the time the GPU idled although requests were in the system: `unready_ns` is what of that lies
+    behind the first step, `idle_ns` how long there was nobody to serve from then on. Clients have a token `delivery_ns`
     after the end of its iteration. `streams` says by which of several clocks the decodes of each iteration go; None
     where there is one. `pipeline` is what was logged of its stages."""
 
@@ -143,6 +144,8 @@ class LoggedRun:
     reasons: dict[int, str]
     total_blocks: int
     bubble_ns: int
+    unready_ns: int = 0
+    idle_ns: int = 0
     delivery_ns: int = 0
     streams: Ints | None = None
     pipeline: PipelineLog | None = None

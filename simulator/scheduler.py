@@ -80,7 +80,7 @@ class Scheduler:
         self.kv_tokens = 0
         self.iterations = 0
         self.preemptions = 0
-        self.bubble_ns = 0
+        self.bubble_ns = self.unready_ns = self.idle_ns = 0
         self.log = RunLog(self.view.total_blocks)
         self._log_free = self.log.free_blocks.append
         self._log_stretch = self.log.stretches.frombytes
@@ -279,6 +279,13 @@ class Scheduler:
                 self._release(request)
             self._end(request, FINISHED)
 
+    def idled(self, time_ns: int, *, held_up: bool) -> None:
+        """No step was under way for so long, with somebody to serve or without."""
+        self.bubble_ns += time_ns * held_up
+        if self.iterations:
+            self.unready_ns += time_ns * held_up
+            self.idle_ns += time_ns * (not held_up)
+
     def stall(self, reason: str) -> None:
         """End every unfinished request as stalled: nothing can ever change."""
         for request in [*self.view.running, *self.waiting]:
@@ -311,6 +318,8 @@ class Scheduler:
             self.reasons,
             self.view.total_blocks,
             self.bubble_ns,
+            self.unready_ns,
+            self.idle_ns,
             self._times.delivery_ns,
         )
 

@@ -180,7 +180,7 @@ class Reference:
         step.start = max([now, *(other.end for other in flying)])
         step.end = step.start + self.price(len(contexts), sum(contexts), max(contexts, default=0), step.chunks)
 
-    def stages_alone(self, step: Step, flying: list[Step], now: int) -> None:
+    def stages_alone(self, step: Step, _: list[Step], now: int) -> None:
         """The clock of a pipeline whose host takes no time."""
         contexts, earlier = step.contexts, [other for other in self.planned if not other.empty]
         whole = self.price(len(contexts), sum(contexts), max(contexts, default=0), step.chunks)

@@ -196,7 +196,6 @@ class Case:
         ways = {"in_flight": policy.steps_in_flight > 1, "workers": self.host.workers}
         return EngineTimes(self.costs, mode, captured, layers, **ways)
 
-
     def sending_ns(self, tokens: int) -> int:
         """Until activations are at the next stage."""
         return self.send_ns * (1 + tokens)

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from simulator.metrics.bubbles import bubble_rows, bubble_summary, request_bubbles_ns, run_bubbles
 from simulator.metrics.gap_quantiles import gap_quantiles
 from simulator.metrics.quantiles import percentiles, weighted_mean, weighted_percentiles
 from simulator.metrics.tables import IterationTable, request_table
@@ -19,10 +20,13 @@ _PERCENTS = (50.0, 90.0, 99.0)
 def policy_result(label: str, policy: str, options: Mapping[str, Any], trace: Trace, run: LoggedRun) -> PolicyResult:
     """Everything reported about one policy's run over `trace`."""
     ticks = Ticks(run)
-    requests = request_table(trace, run, ticks)
+    found = run_bubbles(run)
+    requests = request_table(trace, run, ticks, request_bubbles_ns(run, ticks, found, len(trace)))
     gaps = gap_sample(run, ticks)
     del ticks  # a long run's summary needs the room
-    summary = {"label": label, "policy": policy} | summary_row(requests, gaps, run)
+    of_bubbles = bubble_summary(found, requests["bubble_s"][requests["status"] == "finished"])
+    summary = {"label": label, "policy": policy} | summary_row(requests, gaps, run, of_bubbles.pop("bubble_fraction"))
+    summary |= of_bubbles
     return PolicyResult(
         label,
         policy,
@@ -32,10 +36,14 @@ def policy_result(label: str, policy: str, options: Mapping[str, Any], trace: Tr
         LoggedGaps(run),
         gap_quantiles(*gaps),
         summary,
+        bubble_rows(label, found),
+        None if run.pipeline is None else run.pipeline.columns(),
     )
 
 
-def summary_row(requests: Table, gaps: tuple[Floats, Ints], run: LoggedRun) -> dict[str, Any]:
+def summary_row(
+    requests: Table, gaps: tuple[Floats, Ints], run: LoggedRun, bubble_fraction: float = 0.0
+) -> dict[str, Any]:
     """Columns of `summary.csv` in order, but for label and policy. `gaps` are the inter-token latencies in seconds
     and how often each occurs."""
     finished = requests["status"] == "finished"
@@ -53,7 +61,7 @@ def summary_row(requests: Table, gaps: tuple[Floats, Ints], run: LoggedRun) -> d
         "total_tokens_per_s": _rate(total, duration),
         "iterations": len(free),
         "preemptions": int(requests["preemptions"].sum()),
-        "bubble_fraction": bubble_fraction(run),
+        "bubble_fraction": bubble_fraction,
         "kv_peak_fraction": float(1 - free.min() / run.total_blocks) if len(free) else 0.0,
     }
     for metric in ("ttft", "tpot", "itl", "e2e", "queue"):
@@ -67,19 +75,6 @@ def summary_row(requests: Table, gaps: tuple[Floats, Ints], run: LoggedRun) -> d
         row[f"{metric}_mean_s"] = mean
         row |= {f"{metric}_p{percent:.0f}_s": value for percent, value in zip(_PERCENTS, spread, strict=True)}
     return row
-
-
-def bubble_fraction(run: LoggedRun) -> float:
-    """Share of the time from first to last work in which the GPU idled although a request was in the system.
-
-    On one GPU the simulated engine works whenever it can, so this is 0 unless the policy itself leaves it idle;
-    waiting for arrivals is not a bubble.
-    """
-    ends = run.iterations["end_ns"]
-    if not len(ends):
-        return 0.0
-    began = int(run.iterations.starts_ns(np.zeros(1, np.int64))[0])
-    return run.bubble_ns / int(ends[-1] - began) if ends[-1] > began else 0.0
 
 
 def _rate(count: int, duration: float) -> float:

@@ -48,11 +48,11 @@ class IterationTable:
         return self._iterations["num_decodes" if name == "decode_tokens" else name], 1
 
 
-def request_table(trace: Trace, run: LoggedRun, ticks: Ticks) -> Columns:
+def request_table(trace: Trace, run: LoggedRun, ticks: Ticks, bubbles_ns: Ints) -> Columns:
     """Columns of `requests.csv`, a row a request in trace order; times in seconds, NaN where they do not exist.
 
-    `output_tokens` is what the trace asked for; `generated_tokens` is less where generation was cut at the model's
-    longest sequence.
+    `bubbles_ns` are those that each request met. `output_tokens` is what the trace asked for; `generated_tokens` is
+    less where generation was cut at the model's longest sequence.
     """
     logged = run.requests
     order = np.argsort(logged["request"], kind="stable")
@@ -88,6 +88,7 @@ def request_table(trace: Trace, run: LoggedRun, ticks: Ticks) -> Columns:
             "generated_tokens": generated,
             "cached_tokens": column["cached"],
             "queue_s": (first_scheduled - arrival) / NS_PER_S,
+            "bubble_s": bubbles_ns / NS_PER_S,
         }
     )
 

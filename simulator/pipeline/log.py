@@ -45,11 +45,15 @@ class PipelineLog:
 
     def columns(self) -> "StageTimes":
         """Everything logged, as arrays."""
-        by_stage = [np.array(column, np.int64).reshape(-1, self.stages) for column in self._of_stages()]
+        start, end, sent = (
+            np.array(column, np.int64).reshape(-1, self.stages) for column in (self.start_ns, self.end_ns, self.sent_ns)
+        )
         states = np.array(self.states, np.int64).reshape(-1, 2)
         chunks = np.array(self.chunks, np.int64).reshape(-1, 2)
         return StageTimes(
-            *by_stage,
+            start,
+            end,
+            sent,
             np.array(self.planned_ns, np.int64),
             np.array(self.depends_ns, np.int64),
             np.array(self.followed, bool),
@@ -58,9 +62,6 @@ class PipelineLog:
             chunks[:, 0],
             chunks[:, 1],
         )
-
-    def _of_stages(self) -> "tuple[array[int], array[int], array[int]]":
-        return self.start_ns, self.end_ns, self.sent_ns
 
 
 @dataclass(frozen=True)

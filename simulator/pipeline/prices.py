@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from simulator.costs import LinearCosts, StepCosts
+from simulator.costs import StepCosts
 from simulator.pipeline.layers import Stage
 from simulator.table_costs import TableCosts
 

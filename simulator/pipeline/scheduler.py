@@ -3,8 +3,8 @@
 A request whose token is under way cannot decode. Those that decode in one micro-batch, or complete their prompt in it,
 therefore *leave* as a cohort of their own, and come back together: with a policy of one step in flight (Orca's
 `n_workers` batches, Sarathi-Serve's engine, vLLM without asynchronous scheduling) when that micro-batch completes; with
-asynchronous scheduling (vLLM) after as many steps as there are stages, whether the token is there or not. Steady decodes
-thus go round in as many cohorts as there are stages, and none of them is touched.
+asynchronous scheduling (vLLM) after as many steps as there are stages, whether the token is there or not. Steady
+decodes thus go round in as many cohorts as there are stages, and none of them is touched.
 
 With P stages P micro-batches are under way, one more with asynchronous scheduling. There a step for which there was
 nothing to do holds a place too.
