@@ -23,6 +23,7 @@ from simulator.files import similar_file
 from simulator.models import ModelShape, load_model, model_names
 from simulator.named_tables import find_table, table_names
 from simulator.network import Network, default_network, load_network
+from simulator.pipeline.hosted import HostedPipelineTimes
 from simulator.pipeline.layers import Stage, split_layers, stage_kv_bytes, stage_weight_bytes
 from simulator.pipeline.prices import stage_prices
 from simulator.pipeline.times import PipelineTimes, SendTime
@@ -139,14 +140,19 @@ class Experiment:
         prices, sends = stage_prices(costs, stages), self._sends()
         heats = [costs.heat() for _ in stages] if isinstance(costs, TableCosts) else []
         known = [heat for heat in heats if heat is not None]
-        return PipelineTimes(costs, prices, len(stages), sends, known)
+        if self.engine_profile is None:
+            return PipelineTimes(costs, prices, len(stages), sends, known)
+        captured = self.engine_profile.cuda_graphs.captured(run.options.get("max_num_seqs"))
+        mode = self.engine_profile.mode(policy.steps_in_flight)
+        return HostedPipelineTimes(costs, prices, stages, sends, known, mode, captured)
 
     def _sends(self) -> SendTime:
         """How long activations take from one stage to the next; no time where no network is known."""
         network, ranks = self.pipeline_network, self.parallel.tensor
         if network is None:
             return lambda _: 0.0
-        return Sends(network, self.network or network, self.model, ranks).tokens_ns
+        tensors = 1 if self.engine_profile is None else self.engine_profile.sent_tensors
+        return Sends(network, self.network or network, self.model, ranks, tensors).tokens_ns
 
     def make_policy(self, run: PolicyRun) -> Policy:
         """A fresh policy object."""
