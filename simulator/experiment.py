@@ -29,6 +29,7 @@ from simulator.pipeline.prices import stage_prices
 from simulator.pipeline.times import PipelineTimes, SendTime
 from simulator.plugins import make_policy
 from simulator.policy_runs import PolicyRun, apply_settings, complete_options, resolve_policies
+from simulator.routers import RouterName
 from simulator.step_times import GpuTimes, StepTimes
 from simulator.table_costs import TableCosts
 from simulator.validation import parse
@@ -51,16 +52,14 @@ class KvCache:
 @dataclass(frozen=True)
 class Parallel:
     """Degrees of model parallelism, and copies of the model. `tensor` GPUs hold a layer together, a shard each;
-    `pipeline` such groups hold a part of the layers each, an even one unless `pipeline_layers` says how many."""
+    `pipeline` such groups hold a part of the layers each, an even one unless `pipeline_layers` says how many. `router`
+    shares requests out to the replicas."""
 
     tensor: Annotated[int, Ge(1)] = 1
     pipeline: Annotated[int, Ge(1)] = 1
-    replicas: Annotated[int, Ge(1)] = 1
+    replicas: Annotated[int, Ge(1), Le(4096)] = 1
     pipeline_layers: tuple[Annotated[int, Ge(1)], ...] | None = None
-
-    def __post_init__(self) -> None:
-        if self.replicas != 1:
-            raise ValueError("replicas: this version simulates one replica; only 1 is possible")
+    router: RouterName = "round-robin"
 
 
 @dataclass(frozen=True)

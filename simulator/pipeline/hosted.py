@@ -1,11 +1,11 @@
 """When the stages of a pipeline work under an engine with a host: see `simulator.engines.profile` for what takes time.
 
 The engine's scheduler plans a step and goes on; each stage has a process of its own (a *worker*) that prepares the
-inputs and launches the kernels of one step after the other. It begins with a step when its previous one is launched
-and, on the first stage, the step is scheduled and the tokens that it continues have come from the last stage, which takes
-`tokens_us`; on the others `send_us` after the stage before has launched it, since what is sent is announced then. The
-GPU starts when the inputs are prepared, the activations are there and it is free, and is done no earlier than the last
-kernel is launched.
+inputs and launches the kernels of one step after the other. It begins with a step when its previous one is launched.
+On the first stage the step must be scheduled, too, and the tokens that it continues must have come from the last stage,
+which takes `tokens_us`; on the others it begins `send_us` after the stage before has launched it, since what is sent is
+announced then. The GPU starts when the inputs are prepared, the activations are there and it is free, and is done no
+earlier than the last kernel is launched.
 """
 
 from array import array
@@ -21,7 +21,8 @@ from simulator.power_limit import Heat
 
 
 class HostedPipelineTimes(PipelineTimes):
-    """`StepTimes` of a pipeline of `stages`, its host as `mode` says. `captured`: numbers of tokens with a CUDA graph."""
+    """`StepTimes` of a pipeline of `stages`, its host as `mode` says. `captured`: numbers of tokens with a CUDA
+    graph."""
 
     hosted = True
 
