@@ -252,7 +252,7 @@ class Reference:
         """
         if emitted:
             self.seen.clear()
-        if self.victims:
+        if self.victims and not (self.stages > 1 and any(step.emit for step in self.flying)):
             runs = [(job.index, job.computed) for job in self.running]
             state: object = (runs, [job.index for job in self.waiting])
             if self.caching and state in self.seen:

@@ -5,8 +5,8 @@
 
 What holds for every policy: `plan` is a function of the view and changes nothing; every request gets exactly its output
 tokens, one a step, after its prompt; blocks are neither lost nor handed out twice; every request that fits the memory
-finishes. What a policy promises in `PolicyBase.promises` is checked as well. Limits are reached only if they are
-small: check a policy with options such as `max_num_seqs=4` as well as with its defaults.
+finishes, in a pipeline too. What a policy promises in `PolicyBase.promises` is checked as well. Limits are reached only
+if they are small: check a policy with options such as `max_num_seqs=4` as well as with its defaults.
 """
 
 import re
@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from simulator.conformance.batches import Reached
 from simulator.conformance.cases import Case, CaseMaker
-from simulator.conformance.outcome import check_outcome, check_repetition, run, run_unwatched
+from simulator.conformance.outcome import check_outcome, check_pipeline, check_repetition, run, run_unwatched
 from simulator.conformance.starvation import check_stream, streams
 from simulator.conformance.watch import Watch, named_like
 from simulator.core import PolicyBase
@@ -97,6 +97,8 @@ def check_case(policy: PolicyBase, case: Case, promises: Promises | None = None)
         log = run(watch, case, requests)
         check_outcome(requests, log, watch, promises.serves_all)
         check_repetition(log, run_unwatched(policy, case), len(requests))
+        if case.stages > 1:
+            check_pipeline(policy, case, watch, promises.serves_all)
     except Exception as error:  # whatever goes wrong is told with the case in which it did
         raise _blame(policy, error, case) from error
     return watch.reached

@@ -20,13 +20,14 @@ class Case:
     """One workload and its memory.
 
     `requests`: (arrival in ns, prompt tokens, output tokens, priority, family). Prompts of one family other than 0
-    begin alike. `num_blocks`: blocks that can be handed out.
+    begin alike. `num_blocks`: blocks that can be handed out. Run on one stage, and again on a pipeline of `stages`.
     """
 
     block_size: int
     num_blocks: int
     requests: tuple[Row, ...]
     steps_in_flight: int = 1
+    stages: int = 1
 
     def arrivals(self) -> Iterator[Request]:
         """New requests of this workload."""
@@ -66,7 +67,7 @@ class CaseMaker:
             requests = requests[:4]
         blocks = self._pool(random, requests, block_size)
         steps_in_flight = int(random.choice(self._steps_in_flight))
-        return Case(block_size, blocks, requests, steps_in_flight)
+        return Case(block_size, blocks, requests, steps_in_flight, stages=1 + number % 4)
 
     def blocks(self, row: Row, block_size: int) -> int:
         """Blocks that a request needs alone, from admission to its last token."""

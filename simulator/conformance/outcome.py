@@ -10,22 +10,46 @@ from simulator.costs import LinearCosts
 from simulator.engine import simulate
 from simulator.errors import PolicyError
 from simulator.metrics.tokens import token_times_ns
+from simulator.pipeline.layers import split_layers
+from simulator.pipeline.prices import stage_prices
+from simulator.pipeline.times import PipelineTimes
 from simulator.runlog import FINISHED, ITERATION_COLUMNS, LoggedRun
 from simulator.step_times import GpuTimes
 
 COSTS = LinearCosts(fixed_ns=1000, per_token_ns=10, per_context_token_ns=1)
 
 
-def run(policy: AtDepth, case: Case, requests: list[Request]) -> LoggedRun:
+def run(policy: AtDepth, case: Case, requests: list[Request], stages: int = 1) -> LoggedRun:
     """`case` under `policy`; `requests` are its arrivals."""
+    split = split_layers(stages, stages)
+    pipeline = PipelineTimes(COSTS, stage_prices(COSTS, split), stages, lambda _: 10)
     return simulate(
         iter(requests),
         cast(Policy, policy),
-        GpuTimes(COSTS),
+        GpuTimes(COSTS) if stages == 1 else pipeline,
         block_size=case.block_size,
         num_blocks=case.num_blocks + policy.policy.null_blocks,
         prefixes=any(family for *_, family in case.requests),
     )
+
+
+def check_pipeline(policy: PolicyBase, case: Case, watch: Watch, serves_all: bool) -> None:
+    """On several stages who fits the memory finishes, one token after the other. Raises PolicyError.
+
+    `watch` has seen the case on one stage.
+    """
+    requests = list(case.arrivals())
+    log = run(named_like(AtDepth, policy)(policy, case.steps_in_flight), case, requests, case.stages)
+    where = f"in a pipeline of {case.stages} stages"
+    status = dict(zip(log.requests["request"].tolist(), log.requests["status"].tolist(), strict=True))
+    for request, times in zip(requests, token_times_ns(log, len(requests)), strict=True):
+        if serves_all and status.get(request.index) != FINISHED and _fits(request, watch):
+            why = log.reasons.get(request.index, "")
+            raise PolicyError(f"{where} left {request!r} unfinished, which fits the memory: {why}")
+        if any(later <= earlier for earlier, later in pairwise((request.arrival_ns, *times))):
+            raise PolicyError(f"{where} gave {request!r} two tokens at once, or one too early: {times}")
+        if status[request.index] == FINISHED and len(times) != request.target_tokens:
+            raise PolicyError(f"{where} finished {request!r} with {len(times)} output tokens")
 
 
 def run_unwatched(policy: PolicyBase, case: Case) -> LoggedRun:

@@ -66,8 +66,8 @@ class PipelinedScheduler(Scheduler):
         self._cohorts = [self.decodes]
         self._flights: deque[_Flight] = deque()
         """Steps whose requests are out of reach, oldest first."""
-        self._places: deque[tuple[int, int, int]] = deque()
-        """(iteration, end, sequences) of the steps under way, oldest first."""
+        self._places: deque[tuple[int, int, int, bool]] = deque()
+        """(iteration, end, sequences, whether any gets a token) of the steps under way, oldest first."""
         self._holes = 0
         """Steps under way with nothing to do."""
 
@@ -98,7 +98,7 @@ class PipelinedScheduler(Scheduler):
 
     def complete(self) -> Sequence[Request]:
         """See `Scheduler.complete`."""
-        iteration, end_ns, _ = self._places.popleft()
+        iteration, end_ns, _, _ = self._places.popleft()
         self.under_way -= 1
         if self.hosted:
             self._pipeline_log.wait(end_ns, HOST)
@@ -122,7 +122,9 @@ class PipelinedScheduler(Scheduler):
         spare = self._spare.pop() if self._spare else self._another()
         decoding = ready.count and (batch.decodes is None or batch.decodes)
         self._leaving, self._staying = (ready, spare) if decoding else (spare, ready)
+        emissions = len(self.log.emissions)
         end_ns = super()._book(batch, now_ns)
+        samples = bool(decoding) or len(self.log.emissions) > emissions
         self._pipeline_log.streams.append(self._leaving.stream)
         prompts: list[Request] = []
         for request, _ in batch.chunks:
@@ -133,7 +135,8 @@ class PipelinedScheduler(Scheduler):
                 prompts.append(request)
         self.decodes = self.view.decodes = self._staying
         self._flights.append(_Flight(self._leaving, prompts, end_ns))
-        self._places.append((iteration, end_ns, len(batch.chunks) + (self._leaving.count if decoding else 0)))
+        sequences = len(batch.chunks) + (self._leaving.count if decoding else 0)
+        self._places.append((iteration, end_ns, sequences, samples))
         return end_ns
 
     def _take_turns(self) -> None:
@@ -153,7 +156,7 @@ class PipelinedScheduler(Scheduler):
         end_ns = self._places[-1][1]
         spare = self._spare.pop() if self._spare else self._another()
         self._flights.append(_Flight(spare, [], end_ns, empty=True))
-        self._places.append((_EMPTY, end_ns, 0))
+        self._places.append((_EMPTY, end_ns, 0, False))
         self.under_way += 1
         self._holes += 1
 
@@ -206,6 +209,11 @@ class PipelinedScheduler(Scheduler):
         for request, _ in batch.chunks:
             if request.state == PREFILLING and request not in self.view.prefilling:
                 raise PolicyError(f"{self._name} gave {request!r} a chunk while another is under way")
+
+    def _break_livelock(self, preempted: Request) -> None:
+        """While a token is under way things will change by themselves."""
+        if not any(samples for *_, samples in self._places):
+            super()._break_livelock(preempted)
 
     def _progress(self) -> int:
         return sum(cohort.clock for cohort in self._cohorts)

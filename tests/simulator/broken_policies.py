@@ -334,7 +334,19 @@ class Owes(Sound):
         return -1000
 
 
+class ReachesTooFar(Sound):
+    """Looks for prompts among all running requests, where those in other micro-batches are."""
+
+    def plan(self, view: View) -> Batch | None:
+        batch = super().plan(view)
+        started = [request for request in view.running if request.state == Request.PREFILLING]
+        if batch is None and started:
+            return Batch([(request, 1) for request in started[:1]])
+        return batch
+
+
 EVIL: dict[type[Sound], str] = {
+    ReachesTooFar: r"gave request \d+ \(.*\) a chunk while another is under way",
     Leaves: "plan raised SystemExit",
     Sheds: "left request .* unfinished, which fits the memory: no",
     Refuses: "ran no step in any case: it rejects every request",
