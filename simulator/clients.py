@@ -1,6 +1,7 @@
 """Where requests come from: one process that puts the next request of a trace in the queue when its time comes."""
 
 from collections.abc import Generator, Hashable, Iterator, Sequence
+from math import inf
 from typing import Protocol
 
 import simpy
@@ -13,7 +14,9 @@ _SLICE = 65536
 
 
 class Receiver(Protocol):
-    """Who is handed the requests."""
+    """Who is handed the requests; told when the next comes before it does."""
+
+    next_arrival_ns: float
 
     def receive(self, request: Request) -> None: ...
 
@@ -73,7 +76,9 @@ def replay(
             arrival = simpy.Event(env)
             arrival._ok, arrival._value = True, None
             env.schedule(arrival, URGENT, arrival_ns - now)
+            receiver.next_arrival_ns = arrival_ns
             yield arrival
             now = arrival_ns
         receiver.receive(request)
+    receiver.next_arrival_ns = inf
     receiver.no_more_arrivals()

@@ -1,10 +1,10 @@
-"""The engine as a SimPy process: plan a step, let its time pass, apply its outputs, again.
+"""Engines as SimPy processes: plan a step, let its time pass, apply its outputs, again.
 
-The clock is an integer number of nanoseconds. With `steps_in_flight` 2 the next step is planned while one runs, right
-after the step before that one completed (vLLM's asynchronous scheduling); the GPU runs steps one after the other.
+The clock is an integer number of nanoseconds. With several steps in flight the next is planned while others run, right
+after the oldest of them completed (vLLM's asynchronous scheduling, pipelines); a GPU runs steps one after the other.
 """
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 import simpy
@@ -13,13 +13,38 @@ from simulator.clients import replay
 from simulator.core import Policy, Request
 from simulator.pipeline.scheduler import PipelinedScheduler
 from simulator.pipeline.times import PipelineTimes
+from simulator.replicas import as_one
+from simulator.routers import Router, make_router
 from simulator.runlog import LoggedRun
 from simulator.scheduler import Scheduler
 from simulator.step_times import StepTimes
 
+OnStep = Callable[[Scheduler], None]
+
+
+class Frontend:
+    """Takes requests in and hands each to one of the engines, as `router` says."""
+
+    def __init__(self, engines: Sequence["Engine"], router: Router) -> None:
+        self._engines, self._router = engines, router
+        self._schedulers = [engine.scheduler for engine in engines]
+        self.next_arrival_ns = 0.0
+        """When the next request comes; infinite when there is none."""
+
+    def receive(self, request: Request) -> None:
+        """A request arrives now."""
+        schedulers = self._schedulers
+        place = self._router(request, schedulers) if len(schedulers) > 1 else 0
+        self._engines[place].receive(request)
+
+    def no_more_arrivals(self) -> None:
+        """The trace is at its end."""
+        for engine in self._engines:
+            engine.no_more_arrivals()
+
 
 class Engine:
-    """One GPU (or tensor-parallel group) that serves requests under one policy."""
+    """One replica of the model: a GPU, a tensor-parallel group or a pipeline, that serves under one policy."""
 
     def __init__(self, env: simpy.Environment, scheduler: Scheduler) -> None:
         self.env = env
@@ -38,28 +63,28 @@ class Engine:
         self._arrivals_over = True
         self._wake()
 
-    def serve(self, on_step: Callable[[Scheduler], None] | None = None) -> Generator[simpy.Event]:
+    def serve(self, frontend: Frontend, on_step: OnStep | None = None) -> Generator[simpy.Event]:
         """The process. `on_step` is called after each completed step (progress bars).
 
-        Until the next event of anybody else (an arrival) the engine counts its own time and lets SimPy's clock stand:
-        a timeout a step would be a third of the run.
+        Until the next arrival, here or elsewhere, the engine counts its own time and lets SimPy's clock stand: a
+        timeout a step would be a third of the run.
         """
         env, scheduler, depth, hosted = self.env, self.scheduler, self.scheduler.depth, self.scheduler.hosted
         now = int(env.now)
-        others_ns = env.peek()  # infinite once nobody else has an event
+        arrival_ns = frontend.next_arrival_ns
         while True:
             if scheduler.under_way < depth and scheduler.schedule(now) is not None:
                 if scheduler.under_way == depth:
-                    scheduler.coast(others_ns)
+                    scheduler.coast(arrival_ns)
                 if scheduler.under_way < depth:
                     continue
             if scheduler.under_way:
                 now = scheduler.next_end_ns()
                 if hosted:
                     now += scheduler.pause_ns()
-                if now >= others_ns:  # at the same time others go first: an arrival joins the step that starts now
+                if now >= arrival_ns:  # at the same time an arrival goes first: it joins the step that starts now
                     yield env.timeout(now - env.now)
-                    others_ns = env.peek()
+                    arrival_ns = frontend.next_arrival_ns
                 scheduler.complete()
                 if on_step is not None:
                     on_step(scheduler)
@@ -72,7 +97,7 @@ class Engine:
                 self._idle = simpy.Event(env)
                 yield self._idle
                 scheduler.idled(int(env.now) - now, held_up=held_up)
-                now, others_ns = int(env.now), env.peek()
+                now, arrival_ns = int(env.now), frontend.next_arrival_ns
 
     def _wake(self) -> None:
         if self._idle is not None:
@@ -83,26 +108,31 @@ class Engine:
 def simulate(
     requests: Iterator[Request],
     policy: Policy,
-    times: StepTimes,
-    *,
+    *times: StepTimes,
     block_size: int,
     num_blocks: int,
     prefixes: bool = False,
-    on_step: Callable[[Scheduler], None] | None = None,
+    router: Router | None = None,
+    on_step: OnStep | None = None,
 ) -> LoggedRun:
     """Replay `requests` (in order of arrival) through `policy` by the clock `times`; returns the log of the whole run.
 
-    `prefixes` says that requests carry block keys, which a policy with prefix caching then heeds.
+    `prefixes` says that requests carry block keys, which a policy with prefix caching then heeds. With several `times`
+    there is a replica for each, with memory of its own; `router` shares the requests out, in turns if there is none.
     """
     env = simpy.Environment(initial_time=0)
     memory: dict[str, Any] = {"block_size": block_size, "num_blocks": num_blocks, "prefixes": prefixes}
-    scheduler: Scheduler
-    if isinstance(times, PipelineTimes):
-        scheduler = PipelinedScheduler(policy, times, **memory)
-    else:
-        scheduler = Scheduler(policy, times, **memory)
-    engine = Engine(env, scheduler)
-    env.process(replay(env, requests, engine, times.arrival_ns))
-    env.process(engine.serve(on_step))
+    schedulers = [_scheduler(policy, clock, memory) for clock in times]
+    engines = [Engine(env, scheduler) for scheduler in schedulers]
+    frontend = Frontend(engines, router or make_router("round-robin"))
+    env.process(replay(env, requests, frontend, times[0].arrival_ns))
+    for engine in engines:
+        env.process(engine.serve(frontend, on_step))
     env.run()
-    return scheduler.logged_run()
+    return as_one([scheduler.logged_run() for scheduler in schedulers])
+
+
+def _scheduler(policy: Policy, times: StepTimes, memory: dict[str, Any]) -> Scheduler:
+    if isinstance(times, PipelineTimes):
+        return PipelinedScheduler(policy, times, **memory)
+    return Scheduler(policy, times, **memory)

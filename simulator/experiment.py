@@ -23,11 +23,13 @@ from simulator.files import similar_file
 from simulator.models import ModelShape, load_model, model_names
 from simulator.named_tables import find_table, table_names
 from simulator.network import Network, default_network, load_network
+from simulator.pipeline.hosted import HostedPipelineTimes
 from simulator.pipeline.layers import Stage, split_layers, stage_kv_bytes, stage_weight_bytes
 from simulator.pipeline.prices import stage_prices
 from simulator.pipeline.times import PipelineTimes, SendTime
 from simulator.plugins import make_policy
 from simulator.policy_runs import PolicyRun, apply_settings, complete_options, resolve_policies
+from simulator.routers import RouterName
 from simulator.step_times import GpuTimes, StepTimes
 from simulator.table_costs import TableCosts
 from simulator.validation import parse
@@ -50,16 +52,14 @@ class KvCache:
 @dataclass(frozen=True)
 class Parallel:
     """Degrees of model parallelism, and copies of the model. `tensor` GPUs hold a layer together, a shard each;
-    `pipeline` such groups hold a part of the layers each, an even one unless `pipeline_layers` says how many."""
+    `pipeline` such groups hold a part of the layers each, an even one unless `pipeline_layers` says how many. `router`
+    shares requests out to the replicas."""
 
     tensor: Annotated[int, Ge(1)] = 1
     pipeline: Annotated[int, Ge(1)] = 1
-    replicas: Annotated[int, Ge(1)] = 1
+    replicas: Annotated[int, Ge(1), Le(4096)] = 1
     pipeline_layers: tuple[Annotated[int, Ge(1)], ...] | None = None
-
-    def __post_init__(self) -> None:
-        if self.replicas != 1:
-            raise ValueError("replicas: this version simulates one replica; only 1 is possible")
+    router: RouterName = "round-robin"
 
 
 @dataclass(frozen=True)
@@ -139,14 +139,19 @@ class Experiment:
         prices, sends = stage_prices(costs, stages), self._sends()
         heats = [costs.heat() for _ in stages] if isinstance(costs, TableCosts) else []
         known = [heat for heat in heats if heat is not None]
-        return PipelineTimes(costs, prices, len(stages), sends, known)
+        if self.engine_profile is None:
+            return PipelineTimes(costs, prices, len(stages), sends, known)
+        captured = self.engine_profile.cuda_graphs.captured(run.options.get("max_num_seqs"))
+        mode = self.engine_profile.mode(policy.steps_in_flight)
+        return HostedPipelineTimes(costs, prices, stages, sends, known, mode, captured)
 
     def _sends(self) -> SendTime:
         """How long activations take from one stage to the next; no time where no network is known."""
         network, ranks = self.pipeline_network, self.parallel.tensor
         if network is None:
             return lambda _: 0.0
-        return Sends(network, self.network or network, self.model, ranks).tokens_ns
+        tensors = 1 if self.engine_profile is None else self.engine_profile.sent_tensors
+        return Sends(network, self.network or network, self.model, ranks, tensors).tokens_ns
 
     def make_policy(self, run: PolicyRun) -> Policy:
         """A fresh policy object."""

@@ -10,7 +10,7 @@ iteration that gave the request its token before, -1 if none.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from struct import Struct
 
@@ -92,6 +92,19 @@ class Iterations:
         self._pause_ns = pause_ns if pause_ns is not None else np.zeros(len(stretches["iteration"]), np.int64)
         self._bounds = np.append(stretches["iteration"], len(end_ns))
 
+    @classmethod
+    def one_after_the_other(cls, parts: Sequence[Iterations]) -> Iterations:
+        """Those of several engines, as if they had followed each other; times are what they were."""
+        firsts = np.append(0, np.cumsum([len(part) for part in parts]))[:-1]
+        stretches = {name: np.concatenate([part._stretches[name] for part in parts]) for name in STRETCH_COLUMNS}
+        stretches["iteration"] = np.concatenate(
+            [part._stretches["iteration"] + first for part, first in zip(parts, firsts, strict=True)]
+        )
+        end_ns, free_blocks = (
+            np.concatenate([part._recorded[name] for part in parts]) for name in ("end_ns", "free_blocks")
+        )
+        return cls(end_ns, free_blocks, stretches, np.concatenate([part._pause_ns for part in parts]))
+
     def __len__(self) -> int:
         return len(self._recorded["end_ns"])
 
@@ -135,7 +148,8 @@ class LoggedRun:
     handed out, and the time the GPU idled although requests were in the system: `unready_ns` is what of that lies
     behind the first step, `idle_ns` how long there was nobody to serve from then on. Clients have a token `delivery_ns`
     after the end of its iteration. `streams` says by which of several clocks the decodes of each iteration go; None
-    where there is one. `pipeline` is what was logged of its stages."""
+    where there is one. `pipeline` is what was logged of its stages, `replicas` the logs of several engines, whose
+    iterations stand here one engine after the other."""
 
     iterations: Iterations
     stays: dict[str, Ints]
@@ -149,6 +163,7 @@ class LoggedRun:
     delivery_ns: int = 0
     streams: Ints | None = None
     pipeline: PipelineLog | None = None
+    replicas: tuple[LoggedRun, ...] = ()
 
     def of_pipeline(self, log: PipelineLog) -> LoggedRun:
         """The same run, with what was logged of its stages."""

@@ -28,6 +28,7 @@ from simulator.formats import read_trace
 from simulator.metrics.summary import policy_result
 from simulator.policy_runs import PolicyRun
 from simulator.results import PolicyResult
+from simulator.routers import make_router
 from simulator.runlog import REJECTED, STALLED, LoggedRun
 from simulator.scheduler import Scheduler
 from simulator.table_costs import TableCosts
@@ -52,7 +53,8 @@ def run_policy(experiment: Experiment, run: PolicyRun, trace: Trace, on_step: On
     """One policy over the whole trace."""
     with _blaming(run):
         policy, costs = experiment.make_policy(run), experiment.make_costs()
-        times = experiment.make_times(costs, policy, run)
+        parallel = experiment.parallel
+        times = [experiment.make_times(costs, policy, run) for _ in range(parallel.replicas)]
     gc.collect()
     gc.disable()  # a run makes no reference cycles, and collecting over a million requests is a quarter of its time
     try:
@@ -60,10 +62,11 @@ def run_policy(experiment: Experiment, run: PolicyRun, trace: Trace, on_step: On
             log = simulate(
                 requests_of(trace, experiment.kv_cache.block_size, experiment.prefix_block_size),
                 policy,
-                times,
+                *times,
                 block_size=experiment.kv_cache.block_size,
                 num_blocks=experiment.num_blocks,
                 prefixes=trace.prefix_ids is not None,
+                router=make_router(parallel.router, experiment.seed),
                 on_step=on_step,
             )
     finally:

@@ -80,6 +80,8 @@ class Scheduler:
         self.kv_tokens = 0
         self.iterations = 0
         self.preemptions = 0
+        self.outstanding_tokens = 0
+        """Prompt and output tokens of the requests that have arrived and not ended."""
         self.bubble_ns = self.unready_ns = self.idle_ns = 0
         self.log = RunLog(self.view.total_blocks)
         self._log_free = self.log.free_blocks.append
@@ -101,6 +103,7 @@ class Scheduler:
             request.target_tokens = max(1, length - request.prompt_tokens)
         reason = self._rejects(request, self.view) if self._give_up else None
         self._arrived += 1
+        self.outstanding_tokens += request.prompt_tokens + request.target_tokens
         if reason is None:
             self.waiting.append(request)
         else:
@@ -470,6 +473,7 @@ class Scheduler:
         if reason is not None:
             self.reasons[request.index] = reason
         request.state = ENDED
+        self.outstanding_tokens -= request.prompt_tokens + request.target_tokens
         self.log.requests.frombytes(
             PACK_REQUEST(
                 request.index,

@@ -19,14 +19,19 @@ import json
 import sys
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from simulator.core import Request
+from policies.vllm import Vllm
+from simulator.core import Batch, Request, View
 from simulator.costs import LinearCosts
+from simulator.pipeline.layers import split_layers
+from simulator.pipeline.prices import SharedByLayers
+from simulator.pipeline.scheduler import PipelinedScheduler
+from simulator.pipeline.times import PipelineTimes
 from simulator.scheduler import Scheduler
 from simulator.step_times import GpuTimes
-from tests.stages import Staged
 
 Row = dict[str, Any]
 COUNTS = ("num_waiting", "num_running", "num_decodes", "decode_context_sum", "decode_context_max")
@@ -61,21 +66,43 @@ def rows_of(folder: Path) -> Iterator[Row]:
             }
 
 
-def policy_of(run: Row) -> Staged:
+@dataclass(frozen=True)
+class Remembering(Vllm):
+    """The policy, and what it planned in the log's columns."""
+
+    planned: list[Row] = field(default_factory=list, compare=False)
+
+    def plan(self, view: View) -> Batch | None:
+        """The next step, remembered."""
+        batch = super().plan(view)
+        preempted = () if batch is None else batch.preempted
+        chosen = () if batch is None else view.decoding_requests() if batch.decodes is None else batch.decodes
+        contexts = [view.context_tokens(request) + 1 for request in chosen if request not in preempted]
+        chunks = () if batch is None else batch.chunks
+        self.planned.append(
+            {
+                "num_decodes": len(contexts),
+                "decode_context_sum": sum(contexts),
+                "decode_context_max": max(contexts, default=0),
+                "prefills": [f"{request.index}:{request.computed}:{tokens}" for request, tokens in chunks],
+                "preempted": [request.index for request in preempted],
+            }
+        )
+        return batch
+
+
+def policy_of(run: Row) -> Remembering:
     """The policy with the log's configuration; ValueError for what this version does not simulate."""
     if run.get("enable_prefix_caching"):
         raise ValueError("prefix caching: not simulated, the log does not hold the prompts' contents")
     if run["mode"] not in ("sync", "async"):
         raise ValueError(f"mode {run['mode']!r}: not simulated by this version")
-    if run["mode"] == "sync" and run.get("pipeline", 1) > 1:
-        raise ValueError("pipeline parallel without asynchronous scheduling: not simulated by this version")
-    return Staged(
+    return Remembering(
         max_num_batched_tokens=run["budget"],
         max_num_seqs=run["max_num_seqs"],
         long_prefill_token_threshold=run.get("lpt", 0),
         enable_prefix_caching=False,
         async_scheduling=run["mode"] == "async",
-        stages=run.get("pipeline", 1),
     )
 
 
@@ -85,19 +112,13 @@ class Replay:
     def __init__(self, folder: Path, window_ns: int) -> None:
         run = json.loads((folder / "run.json").read_text(encoding="utf-8"))
         self.policy = policy_of(run)
-        self.scheduler = Scheduler(
-            self.policy,
-            GpuTimes(LinearCosts(fixed_ns=1, per_token_ns=0, per_context_token_ns=0)),  # the log has the times
-            block_size=run["block"],
-            num_blocks=run["kv_blocks"],
-            give_up_on_impossible=False,
-        )
+        self.scheduler = _scheduler(self.policy, run)
         self.coming = trace_of(folder)[::-1]
         self.requests = len(self.coming)
         self.late_ns = window_ns
         self.early_ns = window_ns if self.policy.async_scheduling else 0  # else client and engine share one clock
         self.flying: deque[tuple[int, bool]] = deque()
-        """The end of each step under way, and whether it runs anything."""
+        """The end of each step under way, and whether it has a place of the scheduler's."""
         self.overruled: dict[int, int] = {}
         """By how much (ns) the queue lengths overruled the clocks, by request."""
 
@@ -110,16 +131,16 @@ class Replay:
         dry = not self.scheduler.unfinished
         self._let_arrive(row)
         row["in_flight"] = shown = len(self.flying)
-        prescribed = min(before, self.policy.steps_in_flight - 1)
+        prescribed = min(before, self.scheduler.depth - 1)
         simulated: Row = {
             "in_flight": min(shown, prescribed) if dry else prescribed,
             "num_waiting": len(view.waiting),
             "num_running": len(view.running),
         }
-        context = {request: view.context_tokens(request) for request in view.running}
-        decoding = view.decoding_requests()
-        self.flying.append((row["end"], self.scheduler.schedule(start) is not None))
-        return simulated | self._composition(context, decoding)
+        under_way = self.scheduler.under_way
+        self.scheduler.schedule(start)
+        self.flying.append((row["end"], self.scheduler.under_way > under_way))
+        return simulated | self.policy.planned[-1]
 
     def left_over(self) -> int:
         """Requests of the trace that are not finished after the last row."""
@@ -147,20 +168,14 @@ class Replay:
             self.scheduler.arrive(self.coming.pop())
             unseen -= 1
 
-    def _composition(self, context: dict[Request, int], decoding: list[Request]) -> Row:
-        """The batch just planned in the log's columns; contexts and decoding requests are those before it."""
-        batch = self.policy.planned[-1]
-        preempted = () if batch is None else batch.preempted
-        chosen = () if batch is None else decoding if batch.decodes is None else batch.decodes
-        contexts = [context[request] + 1 for request in chosen if request not in preempted]
-        chunks = () if batch is None else batch.chunks
-        return {
-            "num_decodes": len(contexts),
-            "decode_context_sum": sum(contexts),
-            "decode_context_max": max(contexts, default=0),
-            "prefills": [f"{request.index}:{request.computed - tokens}:{tokens}" for request, tokens in chunks],
-            "preempted": [request.index for request in preempted],
-        }
+
+def _scheduler(policy: Remembering, run: Row) -> Scheduler:
+    costs, stages = LinearCosts(fixed_ns=1, per_token_ns=0, per_context_token_ns=0), run.get("pipeline", 1)
+    memory: Row = {"block_size": run["block"], "num_blocks": run["kv_blocks"], "give_up_on_impossible": False}
+    if stages == 1:
+        return Scheduler(policy, GpuTimes(costs), **memory)  # the log has the times
+    prices = SharedByLayers(costs, split_layers(stages, stages))
+    return PipelinedScheduler(policy, PipelineTimes(costs, prices, stages, lambda _: 0), **memory)
 
 
 def difference(row: Row, simulated: Row) -> str | None:

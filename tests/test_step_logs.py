@@ -205,7 +205,7 @@ def test_no_request_is_there_before_it_arrives_where_the_clock_is_one(replayed):
     assert replayed(early)[0] == 1
 
 
-@pytest.mark.parametrize("setting", [{"enable_prefix_caching": True}, {"mode": "offline"}, {"pipeline": 2}])
+@pytest.mark.parametrize("setting", [{"enable_prefix_caching": True}, {"mode": "offline"}])
 def test_what_is_not_simulated_is_said(replayed, setting):
     """And is no success."""
     status, lines = replayed({**SYNC, "run": {**SYNC["run"], **setting}})

@@ -64,6 +64,17 @@ class Aftermath:
 
 
 @dataclass(frozen=True, slots=True)
+class Handing:
+    """What pipeline stages hand each other through their hosts: `send_us` from launching a step until the next stage's
+    host has heard of it, `tokens_us` from the end of a step on the last stage until the first one's has its tokens.
+    `eager_layer_us` where launching a layer eagerly takes otherwise there than on one GPU."""
+
+    send_us: Microseconds = 0.0
+    tokens_us: Microseconds = 0.0
+    eager_layer_us: Microseconds | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Mode:
     """An engine with or without asynchronous scheduling. `fit` says where the figures come from."""
 
@@ -79,6 +90,7 @@ class Mode:
     """From a request's arrival at the server until the scheduler can see it."""
     delivery_us: Microseconds = 0.0
     """From the engine's having a token until the client has it."""
+    pipeline: Handing = Handing()
     fit: str = ""
 
 
@@ -118,6 +130,8 @@ class EngineProfile:
     cuda_graphs: CudaGraphs = CudaGraphs()
     all_reduce_saves_us: Microseconds = 0.0
     """What fusing an all-reduce of tensor-parallel ranks with the norm after it saves of each."""
+    sent_tensors: Annotated[int, Ge(1)] = 1
+    """Tensors of (tokens, hidden) that a pipeline stage sends to the next."""
     sources: tuple[str, ...] = ()
 
     def mode(self, steps_in_flight: int) -> Mode:

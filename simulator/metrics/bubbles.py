@@ -1,5 +1,6 @@
 """Bubbles of a run as they are reported: the rows of `bubbles.csv`, what each request met, columns of the summary."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,12 @@ from simulator.runlog import LoggedRun
 from simulator.trace import Ints
 
 
-def run_bubbles(run: LoggedRun) -> Bubbles:
-    """The bubbles of each stage; one GPU, or one tensor-parallel group, is one stage."""
+def run_bubbles(run: LoggedRun) -> list[Bubbles]:
+    """The bubbles of each stage of each replica; one GPU, or one tensor-parallel group, is one stage."""
+    return [_of_replica(replica) for replica in run.replicas or (run,)]
+
+
+def _of_replica(run: LoggedRun) -> Bubbles:
     if run.pipeline is not None:
         return bubbles(run.pipeline.columns(), run.iterations["prefill_tokens"])
     return _of_one_stage(run)
@@ -35,11 +40,17 @@ def _of_one_stage(run: LoggedRun) -> Bubbles:
     return Bubbles(np.array([span]), np.array([busy]), caused, outside, outside, np.zeros(0, np.int64))
 
 
-def bubble_rows(label: str, found: Bubbles) -> Columns:
-    """Columns of `bubbles.csv`, a row a stage, seconds."""
+def bubble_rows(label: str, replicas: Sequence[Bubbles]) -> Columns:
+    """Columns of `bubbles.csv`, a row a replica and stage, seconds."""
+    tables = [_rows(label, replica, found) for replica, found in enumerate(replicas)]
+    return Columns({name: np.concatenate([table[name] for table in tables]) for name in tables[0]})
+
+
+def _rows(label: str, replica: int, found: Bubbles) -> dict[str, Any]:
     stages = len(found.span_ns)
     columns: dict[str, Any] = {
         "label": np.array([label] * stages, dtype=object),
+        "replica": np.full(stages, replica),
         "stage": np.arange(stages),
         "span_s": found.span_ns / NS_PER_S,
         "busy_s": found.busy_ns / NS_PER_S,
@@ -47,35 +58,32 @@ def bubble_rows(label: str, found: Bubbles) -> Columns:
         "idle_s": found.idle_ns / NS_PER_S,
     }
     columns |= {f"{cause}_s": found.caused_ns[:, place] / NS_PER_S for place, cause in enumerate(CAUSES)}
-    columns |= {"before_s": found.before_ns / NS_PER_S, "after_s": found.after_ns / NS_PER_S}
-    return Columns(columns)
+    return columns | {"before_s": found.before_ns / NS_PER_S, "after_s": found.after_ns / NS_PER_S}
 
 
-def request_bubbles_ns(run: LoggedRun, ticks: Ticks, found: Bubbles, requests: int) -> Ints:
+def request_bubbles_ns(run: LoggedRun, ticks: Ticks, replicas: Sequence[Bubbles], requests: int) -> Ints:
     """Bubbles before the micro-batches of each request, summed over stages and over all of its micro-batches
     (SARATHI's metric); 0 without a pipeline."""
     total = np.zeros(requests, np.int64)
     if run.pipeline is None:
         return total
-    of_batch, times = found.of_batch_ns, run.pipeline.columns()
+    of_batch = np.concatenate([found.of_batch_ns for found in replicas])
     up_to = np.append(0, np.cumsum(of_batch[ticks.iteration]))
     met = up_to[ticks.first + run.stays["ticks"]] - up_to[ticks.first]
     np.add.at(total, run.stays["request"], met)
-    np.add.at(total, times.chunk_request, of_batch[times.chunk_iteration])
+    for replica, found in zip(run.replicas or (run,), replicas, strict=True):
+        assert replica.pipeline is not None
+        times = replica.pipeline.columns()
+        np.add.at(total, times.chunk_request, found.of_batch_ns[times.chunk_iteration])
     return total
 
 
-def bubble_summary(found: Bubbles, of_requests_s: Any) -> dict[str, float]:
+def bubble_summary(replicas: Sequence[Bubbles], of_requests_s: Any) -> dict[str, float]:
     """Columns of the summary: shares of the stages' spans, and what requests met (`of_requests_s`, seconds)."""
-    whole = max(int(found.span_ns.sum()), 1)
-    row = {
-        "bubble_fraction": float(found.bubble_ns.sum() / whole),
-        "idle_fraction": float(found.idle_ns.sum() / whole),
-    }
-    row |= {
-        f"bubble_{cause}_fraction": float(ns / whole)
-        for cause, ns in zip(CAUSES, found.caused_ns.sum(axis=0)[:IDLE], strict=True)
-    }
+    whole = max(sum(int(found.span_ns.sum()) for found in replicas), 1)
+    caused = sum((found.caused_ns.sum(axis=0) for found in replicas), np.zeros(IDLE + 1, np.int64)) / whole
+    row = {"bubble_fraction": float(caused[:IDLE].sum()), "idle_fraction": float(caused[IDLE])}
+    row |= {f"bubble_{cause}_fraction": float(caused[place]) for place, cause in enumerate(CAUSES)}
     row["request_bubble_mean_s"] = float(of_requests_s.mean()) if len(of_requests_s) else float("nan")
     spread = percentiles(of_requests_s, (50.0, 90.0, 99.0))
     return row | {f"request_bubble_p{p}_s": value for p, value in zip((50, 90, 99), spread, strict=True)}

@@ -32,7 +32,7 @@ def policy_result(label: str, policy: str, options: Mapping[str, Any], trace: Tr
         policy,
         dict(options),
         requests,
-        IterationTable(run.iterations),
+        IterationTable(run),
         LoggedGaps(run),
         gap_quantiles(*gaps),
         summary,

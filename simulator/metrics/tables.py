@@ -8,14 +8,17 @@ from numpy.typing import NDArray
 
 from simulator.metrics.tokens import NS_PER_S, Ticks, longest_gaps
 from simulator.results import Columns
-from simulator.runlog import FINISHED, STATUS_NAMES, Iterations, LoggedRun
+from simulator.runlog import FINISHED, STATUS_NAMES, LoggedRun
 from simulator.trace import Floats, Ints, Trace
 
 
 class IterationTable:
-    """Columns of `iterations.csv`, times in seconds; each is made from the log when it is asked for."""
+    """Columns of `iterations.csv`, times in seconds; each is made from the log when it is asked for.
 
-    columns = (
+    Those of several replicas stand one replica after the other, and `replica` says whose they are.
+    """
+
+    _columns = (
         "iteration",
         "start_s",
         "end_s",
@@ -29,8 +32,14 @@ class IterationTable:
         "waiting",
     )
 
-    def __init__(self, iterations: Iterations) -> None:
-        self._iterations = iterations
+    def __init__(self, run: LoggedRun) -> None:
+        self._iterations = run.iterations
+        self._lengths = [len(replica.iterations) for replica in run.replicas]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names in order."""
+        return (*self._columns, "replica") if self._lengths else self._columns
 
     def __len__(self) -> int:
         return len(self._iterations)
@@ -42,7 +51,9 @@ class IterationTable:
     def stored(self, name: str) -> tuple[NDArray[Any], float]:
         """See `Table.stored`: times are integer nanoseconds."""
         if name == "iteration":
-            return np.arange(len(self)), 1
+            return np.concatenate([np.arange(length) for length in self._lengths or [len(self)]]), 1
+        if name == "replica":
+            return np.repeat(np.arange(len(self._lengths)), self._lengths), 1
         if name in ("start_s", "end_s"):
             return self._iterations[name.removesuffix("s") + "ns"], NS_PER_S
         return self._iterations["num_decodes" if name == "decode_tokens" else name], 1
@@ -70,27 +81,26 @@ def request_table(trace: Trace, run: LoggedRun, ticks: Ticks, bubbles_ns: Ints) 
     longest = longest_gaps(run, ticks, len(trace)) * 1.0
     longest[generated < 2] = np.nan
     ids = np.array(trace.request_id, dtype=object) if trace.request_id is not None else np.arange(len(trace))
-    return Columns(
-        {
-            "request_id": ids,
-            "arrival_s": arrival / NS_PER_S,
-            "prompt_tokens": trace.prompt_tokens,
-            "output_tokens": trace.output_tokens,
-            "first_scheduled_s": first_scheduled / NS_PER_S,
-            "first_token_s": first_token / NS_PER_S,
-            "finish_s": finish / NS_PER_S,
-            "ttft_s": (first_token - arrival) / NS_PER_S,
-            "tpot_s": tpot / NS_PER_S,
-            "itl_max_s": longest / NS_PER_S,
-            "e2e_s": (finish - arrival) / NS_PER_S,
-            "preemptions": column["preemptions"],
-            "status": np.array(STATUS_NAMES)[column["status"]],
-            "generated_tokens": generated,
-            "cached_tokens": column["cached"],
-            "queue_s": (first_scheduled - arrival) / NS_PER_S,
-            "bubble_s": bubbles_ns / NS_PER_S,
-        }
-    )
+    columns: dict[str, NDArray[Any]] = {
+        "request_id": ids,
+        "arrival_s": arrival / NS_PER_S,
+        "prompt_tokens": trace.prompt_tokens,
+        "output_tokens": trace.output_tokens,
+        "first_scheduled_s": first_scheduled / NS_PER_S,
+        "first_token_s": first_token / NS_PER_S,
+        "finish_s": finish / NS_PER_S,
+        "ttft_s": (first_token - arrival) / NS_PER_S,
+        "tpot_s": tpot / NS_PER_S,
+        "itl_max_s": longest / NS_PER_S,
+        "e2e_s": (finish - arrival) / NS_PER_S,
+        "preemptions": column["preemptions"],
+        "status": np.array(STATUS_NAMES)[column["status"]],
+        "generated_tokens": generated,
+        "cached_tokens": column["cached"],
+        "queue_s": (first_scheduled - arrival) / NS_PER_S,
+        "bubble_s": bubbles_ns / NS_PER_S,
+    }
+    return Columns(columns | ({"replica": column["replica"]} if run.replicas else {}))
 
 
 def _where_some(times_ns: Callable[[Ints], Ints], iterations: Ints) -> Floats:

@@ -53,9 +53,11 @@ _SLICE = 65536
 
 @dataclass(frozen=True)
 class Bubbles:
-    """Nanoseconds of each stage: `span`, `busy`, and by cause, as (stages, causes) with waiting for arrivals the last.
-    `before_ns` and `after_ns` are from the first work of the run to the stage's, and from the stage's last to
-    the run's. `of_batch_ns`: the bubbles before each micro-batch, summed over stages."""
+    """Nanoseconds of each stage: `span`, `busy`, and by cause as (stages, causes), waiting for arrivals the last.
+
+    `before_ns` and `after_ns` are from the first work of the run to the stage's, and from the stage's last to the
+    run's. `of_batch_ns`: the bubbles before each micro-batch, summed over stages.
+    """
 
     span_ns: Ints
     busy_ns: Ints

@@ -66,14 +66,18 @@ class PipelinedScheduler(Scheduler):
         self._cohorts = [self.decodes]
         self._flights: deque[_Flight] = deque()
         """Steps whose requests are out of reach, oldest first."""
-        self._places: deque[tuple[int, int]] = deque()
-        """(iteration, end) of the steps under way, oldest first."""
+        self._places: deque[tuple[int, int, int]] = deque()
+        """(iteration, end, sequences) of the steps under way, oldest first."""
         self._holes = 0
         """Steps under way with nothing to do."""
 
     def next_end_ns(self) -> int:
         """When the oldest step under way ends."""
-        return self._places[0][1]
+        return max(self._places[0][1], self._pipeline.host_free_ns)
+
+    def pause_ns(self) -> int:
+        """See `Scheduler.pause_ns`."""
+        return self._times.pause_ns(self._places[0][2])
 
     def coast(self, until_ns: float) -> None:
         """A pipeline never does."""
@@ -94,7 +98,7 @@ class PipelinedScheduler(Scheduler):
 
     def complete(self) -> Sequence[Request]:
         """See `Scheduler.complete`."""
-        iteration, end_ns = self._places.popleft()
+        iteration, end_ns, _ = self._places.popleft()
         self.under_way -= 1
         if self.hosted:
             self._pipeline_log.wait(end_ns, HOST)
@@ -129,7 +133,7 @@ class PipelinedScheduler(Scheduler):
                 prompts.append(request)
         self.decodes = self.view.decodes = self._staying
         self._flights.append(_Flight(self._leaving, prompts, end_ns))
-        self._places.append((iteration, end_ns))
+        self._places.append((iteration, end_ns, len(batch.chunks) + (self._leaving.count if decoding else 0)))
         return end_ns
 
     def _take_turns(self) -> None:
@@ -149,7 +153,7 @@ class PipelinedScheduler(Scheduler):
         end_ns = self._places[-1][1]
         spare = self._spare.pop() if self._spare else self._another()
         self._flights.append(_Flight(spare, [], end_ns, empty=True))
-        self._places.append((_EMPTY, end_ns))
+        self._places.append((_EMPTY, end_ns, 0))
         self.under_way += 1
         self._holes += 1
 

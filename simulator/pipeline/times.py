@@ -40,7 +40,9 @@ class PipelineTimes:
         """For the scheduler to say: until when the next micro-batch waits for tokens."""
         self.followed = True
         """And whether each step since the one that samples them had something to do."""
-        self._stages_ns, self._padding_ns = prices.stages_ns, prices.padding_ns
+        self.host_free_ns = 0
+        """When the engine's host can plan again."""
+        self._stages_ns = prices.stages_ns
         self._send_ns, self._heats = send_ns, heats
         self._free_ns = [0] * stages
 
@@ -55,11 +57,9 @@ class PipelineTimes:
         chunks: Sequence[tuple[int, int]],
     ) -> int:
         """See `StepTimes.book`; the start is that on the first stage."""
-        log, free_ns, heats = self.log, self._free_ns, self._heats
+        log, free_ns = self.log, self._free_ns
         waits_ns = self.depends_ns if decodes else 0
-        log.planned_ns.append(now_ns)
-        log.depends_ns.append(waits_ns)
-        log.followed.append(self.followed)
+        self._note_plan(now_ns, waits_ns)
         times_ns = self._stages_ns(decodes, decode_context, longest, chunks)
         sending_ns = int(self._send_ns(tokens)) if tokens else 0
         at_ns = now_ns if now_ns > waits_ns else waits_ns
@@ -67,7 +67,7 @@ class PipelineTimes:
         for stage, price_ns in enumerate(times_ns):
             before_ns = free_ns[stage]
             start_ns = at_ns if at_ns > before_ns else before_ns
-            time_ns = int(heats[stage].step_ns(start_ns, 0, tokens, price_ns)) if heats and tokens else int(price_ns)
+            time_ns = self._step_ns(stage, start_ns, tokens, price_ns)
             free_ns[stage] = end_ns = start_ns + time_ns
             at_ns = end_ns + sending_ns
             log.start_ns.append(start_ns)
@@ -78,6 +78,18 @@ class PipelineTimes:
         log.sent_ns[-1] = end_ns
         ends_ns.append(end_ns)
         return first_ns
+
+    def _note_plan(self, now_ns: int, waits_ns: int) -> None:
+        log = self.log
+        log.planned_ns.append(now_ns)
+        log.depends_ns.append(waits_ns)
+        log.followed.append(self.followed)
+
+    def _step_ns(self, stage: int, start_ns: int, tokens: int, price_ns: float) -> int:
+        """How long the stage's GPU takes for a micro-batch, its power limit included."""
+        if not (self._heats and tokens):
+            return int(price_ns)
+        return int(self._heats[stage].step_ns(start_ns, 0, tokens, price_ns))
 
     def decode_piece(self, ends_ns: "array[int]", decodes: int, decode_context: int, longest: int) -> DecodePiece:
         """Not asked for: a pipeline never coasts."""

@@ -1,0 +1,112 @@
+"""When the stages of a pipeline work under an engine with a host: see `simulator.engines.profile` for what takes time.
+
+The engine's scheduler plans a step and goes on; each stage has a process of its own (a *worker*) that prepares the
+inputs and launches the kernels of one step after the other. It begins with a step when its previous one is launched.
+On the first stage the step must be scheduled, too, and the tokens that it continues must have come from the last stage,
+which takes `tokens_us`; on the others it begins `send_us` after the stage before has launched it, since what is sent is
+announced then. The GPU starts when the inputs are prepared, the activations are there and it is free, and is done no
+earlier than the last kernel is launched.
+"""
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import replace
+
+from simulator.costs import StepCosts
+from simulator.engines.profile import HostTime, Launch, Mode, padded_tokens
+from simulator.pipeline.layers import Stage
+from simulator.pipeline.prices import StagePrices
+from simulator.pipeline.times import PipelineTimes, SendTime
+from simulator.power_limit import Heat
+
+
+class HostedPipelineTimes(PipelineTimes):
+    """`StepTimes` of a pipeline of `stages`, its host as `mode` says. `captured`: numbers of tokens with a CUDA
+    graph."""
+
+    hosted = True
+
+    def __init__(
+        self,
+        costs: StepCosts,
+        prices: StagePrices,
+        stages: Sequence[Stage],
+        send_ns: SendTime,
+        heats: Sequence[Heat],
+        mode: Mode,
+        captured: list[int],
+    ) -> None:
+        super().__init__(costs, prices, len(stages), send_ns, heats)
+        self._padding_ns = prices.padding_ns
+        self._mode, self._padded = mode, padded_tokens(captured)
+        layers = sum(stage.layers for stage in stages)
+        self._layers = [stage.layers for stage in stages]
+        self._shares = [stage.layers / layers for stage in stages]
+        self._launched_ns = [0] * len(stages)
+        self._tokens_ns, self._hand_ns = int(1000 * mode.pipeline.tokens_us), int(1000 * mode.pipeline.send_us)
+        self._collect_ns = int(1000 * mode.collect_us)
+        eager_us = mode.pipeline.eager_layer_us
+        self._eager = mode.eager if eager_us is None else replace(mode.eager, layer_us=eager_us)
+        self.arrival_ns, self.delivery_ns = int(1000 * mode.arrival_us), int(1000 * mode.delivery_us)
+        self._quiet_from = 0
+        """The first micro-batch that no eager one before makes slower."""
+
+    def book(
+        self,
+        ends_ns: "array[int]",
+        now_ns: int,
+        tokens: int,
+        decodes: int,
+        decode_context: int,
+        longest: int,
+        chunks: Sequence[tuple[int, int]],
+    ) -> int:
+        """See `StepTimes.book`; the start is that on the first stage."""
+        log, free_ns, sequences = self.log, self._free_ns, decodes + len(chunks)
+        launch = self._launch(tokens, bool(chunks))
+        waits_ns = self.depends_ns + self._tokens_ns if decodes and self.depends_ns else 0
+        self._note_plan(now_ns, waits_ns)
+        self.host_free_ns = now_ns + self._mode.schedule.ns(sequences)
+        announced_ns = max(self.host_free_ns, waits_ns)
+        prepare_ns, gpu_ns = launch.prepare.ns(sequences), launch.gpu.ns(sequences)
+        if launch is self._mode.full and chunks == [] and len(ends_ns) < self._quiet_from:
+            gpu_ns += int(1000 * self._mode.aftermath.step_us)
+        if launch is self._eager:
+            self._quiet_from = len(ends_ns) + 1 + self._mode.aftermath.steps
+        times_ns = self._stages_ns(decodes, decode_context, longest, chunks)
+        padded = self._padded[tokens] if tokens < len(self._padded) else tokens
+        padding_ns = self._padding_ns(tokens, padded) if padded > tokens else (0,) * self.stages
+        sending_ns = int(self._send_ns(tokens)) if tokens else 0
+        at_ns, first_ns, end_ns = 0, -1, 0
+        for stage, price_ns in enumerate(times_ns):
+            prepared_ns = max(announced_ns, self._launched_ns[stage]) + prepare_ns
+            self._launched_ns[stage] = launched_ns = prepared_ns + int(1000 * self._layers[stage] * launch.layer_us)
+            announced_ns = launched_ns + self._hand_ns
+            start_ns = max(at_ns, prepared_ns, free_ns[stage])
+            time_ns = self._step_ns(stage, start_ns, tokens, price_ns + padding_ns[stage])
+            time_ns += int(gpu_ns * self._shares[stage])
+            free_ns[stage] = end_ns = max(start_ns + time_ns, launched_ns)
+            at_ns = end_ns + sending_ns
+            log.start_ns.append(start_ns)
+            log.end_ns.append(end_ns)
+            log.sent_ns.append(at_ns)
+            if first_ns < 0:
+                first_ns = start_ns
+        log.sent_ns[-1] = end_ns
+        ends_ns.append(end_ns + self._collect_ns)
+        return first_ns
+
+    def pause_ns(self, decodes: int) -> int:
+        """See `StepTimes.pause_ns`."""
+        return self._mode.update.ns(decodes) + self._mode.between.ns(decodes)
+
+    def _launch(self, tokens: int, chunks: bool) -> Launch:
+        if not tokens:
+            return _NOTHING
+        if tokens >= len(self._padded):
+            return self._eager
+        return self._mode.piecewise if chunks else self._mode.full
+
+
+_NOTHING = Launch(HostTime())
+"""A step without tokens is not launched."""
