@@ -40,7 +40,7 @@ def reproduce(folder: Path, out: Path | None, only: tuple[str, ...], jobs: int) 
     """
     from simulator.reproduce.figures import write_tables
     from simulator.reproduce.outcomes import find_outcomes, require_known
-    from simulator.reproduce.page import page
+    from simulator.reproduce.page import PAGE, page
     from simulator.reproduce.plots import write_plots
     from simulator.reproduce.variations import read_variations
     from simulator.reproduce.zipf import write_requests
@@ -48,11 +48,10 @@ def reproduce(folder: Path, out: Path | None, only: tuple[str, ...], jobs: int) 
     began = time.perf_counter()
     variations = read_variations(folder / "variations.yaml")
     require_known(only, variations)
+    if only and out is None:
+        raise InputError(f"the page in {folder} is of all variations; give a part of them another folder", key="--out")
     out = folder if out is None else out
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f'cannot make folder "{out}": {error.strerror}', key="--out") from None
+    _make_room(out)
     if not (folder / "requests.csv").exists():
         write_requests(folder / "requests.csv")
     chosen = [variation for variation in variations if not only or variation.name in only]
@@ -60,8 +59,21 @@ def reproduce(folder: Path, out: Path | None, only: tuple[str, ...], jobs: int) 
     write_tables(outcomes, out)
     write_plots(outcomes, out)
     command = shlex.join([*NAME.split(), *sys.argv[1:]])
-    (out / "README.md").write_text(page(outcomes, trace, command, time.perf_counter() - began), encoding="utf-8")
-    click.echo(f"written to {out}; {out / 'README.md'} is the page")
+    (out / PAGE).write_text(page(outcomes, trace, command, time.perf_counter() - began), encoding="utf-8")
+    click.echo(f"written to {out}; {out / PAGE} is the page")
+
+
+def _make_room(out: Path) -> None:
+    """Make the folder. InputError where a page in it is not ours, so that nobody's README is overwritten."""
+    from simulator.reproduce.figures import is_ours
+    from simulator.reproduce.page import PAGE
+
+    if (out / PAGE).exists() and not is_ours(out):
+        raise InputError(f"{out / PAGE} is of no earlier run of this; choose another folder", key="--out")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f'cannot make folder "{out}": {error.strerror}', key="--out") from None
 
 
 def main() -> None:

@@ -54,6 +54,15 @@ def write_tables(outcomes: Sequence[Outcome], folder: Path) -> None:
     write_csv(folder / "times.csv", TIME_COLUMNS, _time_rows(outcomes))
 
 
+def is_ours(folder: Path) -> bool:
+    """Whether an earlier run wrote its tables to `folder`."""
+    try:
+        with open(folder / "ratios.csv", encoding="utf-8") as file:
+            return file.readline().strip() == ",".join(RATIO_COLUMNS)
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
 def _ratio_rows(outcomes: Sequence[Outcome]) -> Iterator[tuple[Any, ...]]:
     yield ("published", "", *(ratio.published for ratio in RATIOS), "SARATHI, section 5.3")
     for outcome in outcomes:

@@ -10,11 +10,12 @@ from simulator.reproduce.published import DURATION_S, MEDIAN_BUBBLE_S, RATIOS, S
 from simulator.trace import Trace
 
 WIDTH = 116
+PAGE = "README.md"
 HEADER = (
     "GPT-3 175B on 64 A100 of 80 GB, section 5.3 of SARATHI (arXiv 2308.16369): tensor parallelism in hosts of eight"
-    " GPUs and a pipeline of eight stages, with Orca's whole prompts or SARATHI's chunks, against eight replicas without a"
-    " pipeline. [What drives each ratio](reading.md) tells what to make of it, by hand; this page is made by the"
-    " command at its end, and nothing in the simulator was adjusted to the published figures."
+    " GPUs and a pipeline of eight stages, with Orca's whole prompts or SARATHI's chunks, against eight replicas"
+    " without a pipeline. [What drives each ratio](reading.md) tells what to make of it, by hand; this page is made by"
+    " the command at its end, and nothing in the simulator was adjusted to the published figures."
 )
 COSTS = (
     "The paper's stage times are not published. Its figure 12 and its workload imply about 21 ms for a micro-batch of"
@@ -112,7 +113,7 @@ def _workload(trace: Trace) -> str:
         f" ({prompt.min():,} to {prompt.max():,}), outputs {output.mean():,.0f} ({output.min():,} to {output.max():,})."
         " Lengths together are from 1,024 to 4,096, Zipf with theta 0.4, ten prompt tokens an output token, drawn as"
         " Vidur does (`simulator/reproduce/zipf.py`). `requests.csv` is kept in the repository, 108 kB, so that"
-        " `simulate-trace tp-pp.yaml` works as it is; the command below makes the same bytes again."
+        " `simulate-trace tp-pp.yaml` works as it is; where it is missing, the command below makes the same bytes."
     )
 
 
@@ -124,7 +125,9 @@ def _made_by(outcomes: Sequence[Outcome], command: str, took_s: float) -> Iterat
     yield _wrapped(
         f"Chunkwise {__version__}, Python {platform.python_version()}, in {took_s / 60:.0f} min; the plain experiment's"
         f" three runs took {' + '.join(f'{run.took_s:.0f}' for run in outcomes[0].runs.values())} s. `ratios.csv` and"
-        " `times.csv` hold the tables. `variations.yaml` says what is varied: add your own table there."
+        " `times.csv` hold the tables. `variations.yaml` says what is varied: add your own table there. `simulate-trace"
+        " results/sarathi-pipeline/tp-pp.yaml` (or `tp-only.yaml`) runs the plain experiment with all output files,"
+        " timelines and plots of its own."
     )
     notes = dict.fromkeys(note for outcome in outcomes for run in outcome.runs.values() for note in run.notes)
     outside = [note for note in notes if "max_batch_size" not in note and "max_num_seqs" not in note]

@@ -75,7 +75,12 @@ def draw_stage_time(outcomes: Sequence[Outcome]) -> Figure:
     bars = [(outcome, label) for outcome in outcomes for label in (TP_PP, SARATHI)]
     shares = {cause: [_share(outcome, label, cause) for outcome, label in bars] for cause in CAUSES}
     shown = [cause for cause in CAUSES if max(shares[cause]) >= SHOWN_CAUSES]
-    drawing = new_figure(9.4, 0.9 + 0.27 * len(bars), "Where the stages' time goes", "mean over stages; busy in grey")
+    drawing = new_figure(
+        9.4,
+        0.9 + 0.27 * len(bars),
+        "Where the stages' time goes",
+        "mean over stages; busy in grey, what is below 0.5 % everywhere left out",
+    )
     axes = drawing.subplots()
     places = -np.arange(len(bars), dtype=float)
     left = np.array([outcome.runs[label].busy_share for outcome, label in bars])

@@ -1,9 +1,9 @@
 """Running a system, and what is kept of the run."""
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,14 +21,14 @@ CHUNK, DECODES = 230, 26
 
 @dataclass(frozen=True)
 class SystemRun:
-    """Seconds throughout. `durations_s`: one a replica. `busy_s`, `bubbles_s` (by cause) and `outside_s` (before its
-    first work or after its last) are of a stage, the mean over stages and replicas; `finish_s` and `request_bubbles_s`
-    are of each request, ascending. `micro_batches` are of a pipeline or, together, of all replicas; `hybrids` of them
-    ran prompt tokens beside decodes. `took_s`: how long the simulation ran."""
+    """Seconds throughout. `busy_s`, `bubbles_s` (by cause) and `outside_s` (before its first work or after its last)
+    are of a stage, the mean over stages and replicas; `finish_s` and `request_bubbles_s` are of each request,
+    ascending. `hybrids` of the `micro_batches` of all replicas ran prompt tokens beside decodes. `took_s`: how long the
+    simulation ran."""
 
     label: str
     requests: int
-    durations_s: tuple[float, ...]
+    duration_s: float
     busy_s: float
     bubbles_s: dict[str, float]
     outside_s: float
@@ -38,11 +38,6 @@ class SystemRun:
     hybrids: int
     took_s: float
     notes: tuple[str, ...]
-
-    @property
-    def duration_s(self) -> float:
-        """Until the last request of the last replica has finished."""
-        return max(self.durations_s)
 
     @property
     def busy_share(self) -> float:
@@ -56,54 +51,33 @@ class SystemRun:
 
 
 def run_system(system: System) -> SystemRun:
-    """Simulate it, one replica after the other."""
+    """Simulate it."""
     began = time.perf_counter()
     experiment = system.experiment
-    whole = load_trace(experiment)
-    parts = [every(whole, place, system.replicas) for place in range(system.replicas)]
-    results = [run_policy(experiment, experiment.policies[0], part) for part in parts]
-    return summed_up(system.label, results, time.perf_counter() - began)
+    result = run_policy(experiment, experiment.policies[0], load_trace(experiment))
+    return summed_up(result, time.perf_counter() - began)
 
 
-def every(trace: Trace, place: int, of: int) -> Trace:
-    """The requests that round robin deals to one of so many replicas."""
-    return replace(
-        trace,
-        arrival_ns=trace.arrival_ns[place::of],
-        prompt_tokens=trace.prompt_tokens[place::of],
-        output_tokens=trace.output_tokens[place::of],
-    )
-
-
-def summed_up(label: str, results: Sequence[PolicyResult], took_s: float) -> SystemRun:
-    """What is kept of the replicas' runs; a request that has not finished is in the notes alone."""
-    durations = tuple(float(result.summary["duration_s"]) for result in results)
-    stages = [floats(result.bubbles, "busy_s") for result in results]
-    columns = {cause: np.concatenate([floats(result.bubbles, f"{cause}_s") for result in results]) for cause in CAUSES}
-    finished = [result.requests["status"] == "finished" for result in results]
-    prompts = [result.iterations["prefill_tokens"] > 0 for result in results]
-    decodes = [result.iterations["num_decodes"] > 0 for result in results]
-    busy_s = float(np.concatenate(stages).mean())
-    bubbles_s = {cause: float(seconds.mean()) for cause, seconds in columns.items()}
+def summed_up(result: PolicyResult, took_s: float) -> SystemRun:
+    """What is kept of a run; requests that have not finished are left out, and its notes count them."""
+    finished = result.requests["status"] == "finished"
+    duration_s = float(result.summary["duration_s"])
+    busy_s = float(floats(result.bubbles, "busy_s").mean())
+    bubbles_s = {cause: float(floats(result.bubbles, f"{cause}_s").mean()) for cause in CAUSES}
+    prompts, decodes = result.iterations["prefill_tokens"] > 0, result.iterations["num_decodes"] > 0
     return SystemRun(
-        label=label,
-        requests=sum(len(result.requests) for result in results),
-        durations_s=durations,
+        label=result.label,
+        requests=len(result.requests),
+        duration_s=duration_s,
         busy_s=busy_s,
         bubbles_s=bubbles_s,
-        outside_s=max(durations) - busy_s - sum(bubbles_s.values()),
-        finish_s=_ascending(results, finished, "finish_s"),
-        request_bubbles_s=_ascending(results, finished, "bubble_s"),
-        micro_batches=sum(len(result.iterations) for result in results),
-        hybrids=int(sum((some & more).sum() for some, more in zip(prompts, decodes, strict=True))),
+        outside_s=duration_s - busy_s - sum(bubbles_s.values()),
+        finish_s=np.sort(floats(result.requests, "finish_s")[finished]),
+        request_bubbles_s=np.sort(floats(result.requests, "bubble_s")[finished]),
+        micro_batches=len(result.iterations),
+        hybrids=int((prompts & decodes).sum()),
         took_s=took_s,
-        notes=tuple(dict.fromkeys(note for result in results for note in result.notes)),
-    )
-
-
-def _ascending(results: Sequence[PolicyResult], wanted: Sequence[np.ndarray], column: str) -> Floats:
-    return np.sort(
-        np.concatenate([floats(result.requests, column)[rows] for result, rows in zip(results, wanted, strict=True)])
+        notes=result.notes,
     )
 
 

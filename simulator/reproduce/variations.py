@@ -38,12 +38,11 @@ class _File:
 
 @dataclass(frozen=True)
 class System:
-    """One of the three systems under a variation: an experiment of one policy, and into how many equal parts the
-    requests are dealt. `key` is equal for systems that are alike."""
+    """One of the three systems under a variation: an experiment of one policy. `key` is equal for systems that are
+    alike."""
 
     label: str
     experiment: Experiment
-    replicas: int
     key: str
 
 
@@ -67,15 +66,11 @@ def systems(folder: Path, variation: Variation) -> Iterator[System]:
         if not policies:
             raise InputError(f'no policy labelled "{label}"', path=folder / name, key="policies")
         wanted = raw | variation.changes | {"policies": policies}
-        parallel = dict(wanted.get("parallel", {}))
-        if parallel.get("pipeline", 1) == 1:
-            wanted.pop("pipeline_network", None)
-        replicas = parallel.pop("replicas", 1)
         settings = [text for text in variation.set if text.startswith(f"{label}.")]
-        experiment = resolve_experiment(wanted | {"parallel": parallel}, path=folder / name, settings=settings)
+        experiment = resolve_experiment(wanted, path=folder / name, settings=settings)
         if variation.layer_us and experiment.table is not None:
             experiment = replace(experiment, table=slower_layers(experiment.table, variation.layer_us))
-        yield System(label, experiment, replicas, repr((wanted, settings, variation.layer_us)))
+        yield System(label, experiment, repr((wanted, settings, variation.layer_us)))
 
 
 def slower_layers(table: CostTable, layer_us: float) -> CostTable:
