@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 PATIENCE = timedelta(minutes=5)
+QUIET = {"TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING": "false"}
+"""Sends are alone on their way here, so that they are serialized does no harm."""
 NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
 
 
@@ -111,6 +113,7 @@ def _own_device(index: int, group: Group) -> "torch.device":
         torch.set_num_threads(1)
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # the host's name need not resolve
         return torch.device("cpu")
+    os.environ.update(QUIET)
     for name, value in NO_MULTICAST.items():
         if group.multicast:
             os.environ.pop(name, None)

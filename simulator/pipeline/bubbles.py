@@ -78,7 +78,10 @@ class Bubbles:
 
 
 def bubbles(times: StageTimes, prefill_tokens: Ints) -> Bubbles:
-    """The bubbles of a run whose micro-batches had so many prompt tokens each; O(micro-batches x stages^2) after pauses."""
+    """The bubbles of a run whose micro-batches had so many prompt tokens each.
+
+    O(micro-batches x stages), after pauses O(stages) times that.
+    """
     count, stages = times.start_ns.shape
     caused = np.zeros((stages, IDLE + 1), np.int64)
     of_batch = np.zeros(count, np.int64)
