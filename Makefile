@@ -21,7 +21,7 @@ endif
 .PHONY: help demo validation sarathi-pipeline test lint format wheel gpu setup clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.installed ## compare three policies on the bundled trace; everything lands in results/demo
 	@$(BIN)/simulate-trace --out results/demo --force $(ARGS)
