@@ -18,10 +18,10 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo validation test lint format wheel gpu setup clean
+.PHONY: help demo validation sarathi-pipeline test lint format wheel gpu setup clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.installed ## compare three policies on the bundled trace; everything lands in results/demo
 	@$(BIN)/simulate-trace --out results/demo --force $(ARGS)
@@ -29,6 +29,9 @@ demo: $(VENV)/.installed ## compare three policies on the bundled trace; everyth
 
 validation: $(VENV)/.installed-dev ## simulate the measured runs again and write results/validation, how accurate it is
 	@$(BIN)/python -m simulator.compare.validate $(sort $(dir $(wildcard results/validation/measured/*/run.json))) --hold-runs-out --out results/validation --force
+
+sarathi-pipeline: $(VENV)/.installed ## run SARATHI's pipeline experiment again and write results/sarathi-pipeline, in some minutes
+	@$(BIN)/python -m simulator.reproduce results/sarathi-pipeline $(ARGS)
 
 test: $(VENV)/.installed-dev ## run the tests (ARGS="-k trace" chooses some)
 	@$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadscope $(ARGS)

@@ -46,6 +46,8 @@ Exit status: 0 done; 2 the input is wrong, with one message; 1 anything else.
               help="Tensor-parallel degree: the table is one GPU's share.")  # fmt: skip
 @click.option("--engine", type=click.Choice(["vllm", "sglang", "trtllm"]),
               help="Whose kernels, of aiconfigurator.  [default: the one with most token counts]")  # fmt: skip
+@click.option("--flops-share", type=click.FloatRange(0, 1, min_open=True), default=1.0, metavar="SHARE",
+              help="What if (datasheet only): the GPU has that share of its FLOP/s, all of its bandwidth.")  # fmt: skip
 @click.option("--out", metavar="PATH.csv", help="The table.  [default: MODEL-GPU.csv, with --tp N MODEL-GPU@tpN.csv]")
 @click.option("--force", is_flag=True, help="Overwrite an existing table.")
 @click.option("--quiet", is_flag=True, help="No progress and no summary.")

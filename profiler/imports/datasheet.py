@@ -4,7 +4,7 @@ The facts lie in `profiler/gpus/NAME.yaml` beside those of `simulator.cost_table
 them. The constants lie in `constants.yaml`, which `python -m profiler.imports.calibrate` writes.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -81,11 +81,20 @@ class Datasheet:
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """A GPU with its datasheet and the constants of its generation."""
+    """A GPU with its datasheet and the constants of its generation.
+
+    `flops_share`: the share of the datasheet's FLOP/s that `sheet.peak_flops` was lowered to, for what-if tables.
+    """
 
     gpu: Gpu
     sheet: Datasheet
     constants: Constants
+    flops_share: Share = 1.0
+
+    def lowered(self, flops_share: float) -> "Hardware":
+        """The same GPU with that share of its peak FLOP/s, and all of its memory bandwidth."""
+        sheet = replace(self.sheet, peak_flops=self.sheet.peak_flops * flops_share)
+        return replace(self, sheet=sheet, flops_share=self.flops_share * flops_share)
 
 
 def gpu_names() -> list[str]:

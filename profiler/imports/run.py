@@ -27,6 +27,7 @@ class Options:
     gpu: str
     tp: int = 1
     engine: str | None = None
+    flops_share: float = 1.0
     out: str | None = None
     force: bool = False
     quiet: bool = False
@@ -36,6 +37,10 @@ class Options:
 def import_costs(options: Options) -> None:
     """Write the table. Raises InputError."""
     shape, hardware = load_model(options.model), load_hardware(options.gpu)
+    if options.flops_share != 1:
+        if options.source != "datasheet":
+            raise InputError("only datasheet has a peak to lower", key="--flops-share")
+        hardware = hardware.lowered(options.flops_share)
     path = _writable(options, shape)
     source = _source(options, shape, hardware)
     rows = write_import(path, source, shape, options.tp, hardware, options.command, options.quiet)

@@ -91,9 +91,11 @@ class DatasheetSource:
         hardware = self.roofline.hardware
         yield "model, not measured: a roofline with tile and wave quantization from the GPU's datasheet"
         yield (
-            f"datasheet: {hardware.sheet.peak_flops / 1e12:g} TFLOP/s dense in 16 bits,"
+            f"datasheet: {hardware.sheet.peak_flops / hardware.flops_share / 1e12:g} TFLOP/s dense in 16 bits,"
             f" {hardware.sheet.memory_bandwidth / 1e12:g} TB/s; {', '.join(hardware.sheet.sources)}"
         )
+        if hardware.flops_share != 1:
+            yield f"what if: computed as if the GPU had {hardware.flops_share:g} of these FLOP/s; no GPU is like that"
         yield f"constants fitted: {hardware.constants.basis}"
 
 

@@ -149,7 +149,8 @@ def test_every_option_of_a_command_for_the_gpu_exists(name, command):
 def test_every_target_exists():
     """`make` commands, also those in sentences."""
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for target in re.findall(r"\bmake ([a-z]+)\b", " ".join([*COMMANDS, *re.findall(r"`([^`\n]+)`", README)])):
+    lines = " ".join([*COMMANDS, *re.findall(r"`([^`\n]+)`", README)])
+    for target in re.findall(r"\bmake ([a-z]+(?:-[a-z]+)*)\b", lines):
         if target != "python3":  # `apt install git make python3-venv`
             assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 

@@ -93,6 +93,27 @@ def test_the_shipped_table_is_found_at_its_degree():
         find_table(name, None, 1)
 
 
+def test_a_share_of_the_flops_slows_what_computes_and_not_what_reads_memory(imported):
+    """Half of the FLOP/s: a large product takes twice as long, a decode as long; the sidecar says what if."""
+    whole, half = (imported("datasheet", "--gpu", "a40", "--flops-share", share, "--force") for share in (1, 0.5))
+
+    def products(table, tokens):
+        frame = table.frame()
+        return frame[(frame["operator"] == "mlp") & (frame["tokens"] == tokens)]["time_us"].item()
+
+    assert products(half, 8192) / products(whole, 8192) == pytest.approx(2, rel=0.1)
+    assert products(half, 1) / products(whole, 1) < 1.1
+    assert not any("what if" in note for note in whole.metadata.notes)
+    assert any("0.5 of these FLOP/s" in note for note in half.metadata.notes)
+    of_sheet = [note for note in whole.metadata.notes if note.startswith("datasheet:")]
+    assert of_sheet == [note for note in half.metadata.notes if note.startswith("datasheet:")]
+
+
+def test_a_share_of_the_flops_is_of_the_datasheet_alone(refused):
+    """Measured times do not follow from it."""
+    assert "only datasheet has a peak to lower" in refused("aiconfigurator", "--gpu", "h100", "--flops-share", "0.5")
+
+
 def test_the_default_name_ends_with_the_degree(import_costs, tmp_path, monkeypatch):
     """As `simulate-trace` looks for it."""
     monkeypatch.chdir(tmp_path)

@@ -1,0 +1,1 @@
+"""Published experiments run again: their set-up as files, our figures beside theirs."""
