@@ -76,7 +76,7 @@ class Bubbles:
 
 
 def bubbles(times: StageTimes, prefill_tokens: Ints) -> Bubbles:
-    """The bubbles of a run whose micro-batches had so many prompt tokens each; O(micro-batches x stages^2) after pauses."""
+    """The bubbles of a run whose micro-batches had so many prompt tokens each; O(micro-batches x stages^2)."""
     count, stages = times.start_ns.shape
     caused = np.zeros((stages, IDLE + 1), np.int64)
     of_batch = np.zeros(count, np.int64)
@@ -95,6 +95,14 @@ def bubbles(times: StageTimes, prefill_tokens: Ints) -> Bubbles:
         after_ns=np.asarray((times.end_ns[-1:].max(initial=0) - ends).reshape(-1)),
         of_batch_ns=of_batch,
     )
+
+
+def causes_of_gaps(times: StageTimes, prefill_tokens: Ints, batches: range) -> Ints:
+    """Nanoseconds of the gap before each of the consecutive micro-batches, not the first of the run: (stages, causes,
+    micro-batches), with waiting for arrivals the last cause. O(states + micro-batches x stages^2)."""
+    states = _States(times.state_ns, times.state)
+    gaps = _Gaps(times, prefill_tokens, states, np.arange(batches.start, batches.stop))
+    return np.array(list(gaps.of_stages()))
 
 
 class _States:
