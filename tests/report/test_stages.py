@@ -28,7 +28,7 @@ from simulator.report.plots import FIGURES, PIPELINE_FIGURES, write_plots
 from simulator.report.stage_timeline import draw_stages
 from simulator.report.stage_window import busy_share, typical_stretch
 from simulator.report.style import DECODE, PREFILL
-from simulator.results import PolicyResult
+from simulator.results import Columns, PolicyResult
 
 from .synthetic import pipelined, simulate, stage_times
 
@@ -120,6 +120,19 @@ def test_the_first_stage_is_on_top_and_policies_share_the_time(staged: list[Poli
         assert axes.yaxis_inverted()
 
 
+def test_all_that_is_under_way_in_the_stretch_is_drawn(staged: list[PolicyResult]) -> None:
+    """On every stage, what began before the stretch and what ends behind it too."""
+    for result, axes in zip(staged, draw_stages(staged, "t").axes, strict=True):
+        times, (left, right) = result.stages, axes.get_xlim()
+        assert times is not None
+        drawn = boxes(axes, PREFILL) | boxes(axes, DECODE)
+        for stage in range(times.stages):
+            starts, ends = times.start_ns[:, stage] / 1e9, times.end_ns[:, stage] / 1e9
+            inside = (ends > left) & (starts < right)
+            expected = {(round(a, 6), round(b, 6)) for a, b in zip(starts[inside], ends[inside], strict=True)}
+            assert expected <= {(a, b) for a, b, top, bottom in drawn if top < stage + 0.2 and bottom > stage - 0.2}
+
+
 def test_waiting_for_arrivals_stays_white() -> None:
     """Between two requests far apart nothing is drawn; the key says what white is."""
     took = np.full((4, 2), SECOND)
@@ -181,11 +194,22 @@ def test_bubble_bars_are_shares_of_the_stages_time(staged: list[PolicyResult]) -
         bars = [bar for bar in axes.patches if abs(bar.get_y() + 0.31 - row) < 0.01]  # type: ignore[attr-defined]
         share = result.summary["bubble_fraction"]
         assert sum(bar.get_width() for bar in bars) == pytest.approx(share)  # type: ignore[attr-defined]
+        ends = [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in bars]  # type: ignore[attr-defined]
+        assert all(end == pytest.approx(begin) for (_, end), (begin, _) in pairwise(ends))
         assert f"{100 * share:.1f} %" in [text.get_text() for text in axes.texts]
     assert "host" not in named(figure)
     assert {"PB1 prefill lengths", "uneven stages"} <= set(named(figure))
     busy = 100 * staged[0].bubbles["busy_s"].sum() / staged[0].bubbles["span_s"].sum()
     assert any(text.get_text().startswith(f"busy {busy:.1f} %") for text in axes.texts)
+
+
+def test_causes_too_short_to_be_seen_are_not_in_the_key(staged: list[PolicyResult]) -> None:
+    """Half a thousandth of the stages' time is about a pixel."""
+    spans = staged[0].bubbles["span_s"]
+    for share, seen in ((1e-4, False), (1e-3, True)):
+        columns = {name: staged[0].bubbles[name] for name in staged[0].bubbles.columns}
+        rows = Columns({**columns, "host_s": share * spans})
+        assert ("host" in named(draw_bubbles([replace(staged[0], bubbles=rows)], "t"))) is seen
 
 
 def test_request_bubbles_are_of_finished_requests(staged: list[PolicyResult]) -> None:
