@@ -17,7 +17,7 @@ from simulator.runlog import narrowed
 CSV_ROWS = 1_000_000
 """Iteration logs longer than this are written as Parquet."""
 
-_PLOTS = ("ttft", "itl", "throughput", "timeline", "itl_over_time", "queue")
+_PLOTS = ("ttft", "itl", "throughput", "timeline", "itl_over_time", "queue", "bubbles", "stages", "request_bubbles")
 _RUN_FILES = ("requests.csv", "iterations.csv", "iterations.parquet", "itl_quantiles.csv")
 
 

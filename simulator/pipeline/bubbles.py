@@ -102,6 +102,14 @@ def bubbles(times: StageTimes, prefill_tokens: Ints) -> Bubbles:
     )
 
 
+def causes_of_gaps(times: StageTimes, prefill_tokens: Ints, batches: range) -> Ints:
+    """Nanoseconds of the gap before each of the consecutive micro-batches, not the first of the run: (stages, causes,
+    micro-batches), with waiting for arrivals the last cause. O(states + micro-batches x stages^2)."""
+    states = _States(times.state_ns, times.state)
+    gaps = _Gaps(times, prefill_tokens, states, np.arange(batches.start, batches.stop))
+    return np.array(list(gaps.of_stages()))
+
+
 class _States:
     """Why nothing was planned, as a function of time: nanoseconds of each state up to any time."""
 

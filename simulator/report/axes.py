@@ -1,5 +1,6 @@
 """Parts that several figures share: latency axes, the time axis, and the key below a figure."""
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -75,6 +76,14 @@ def latency_axis(axis: Axis, smallest: float, largest: float, room: float = 5.0)
 def count_axis(axis: Axis) -> None:
     """Whole counts as 500, 2k, 1.5M."""
     axis.set_major_formatter(FuncFormatter(lambda value, _: count(value)))
+
+
+def two_lines(label: str) -> str:
+    """A label of any length on at most two lines of half LABEL_LIMIT."""
+    text = shorten(label, LABEL_LIMIT)
+    half = LABEL_LIMIT // 2
+    lines = textwrap.wrap(text, half + 1)
+    return "\n".join(lines if len(lines) <= 2 else [text[:half], text[half:]])
 
 
 def key(axes: Axes, labels: Sequence[str], drawn: Sequence[Look], columns: dict[str, Sequence[str]]) -> None:

@@ -1,4 +1,4 @@
-"""TTFT and ITL distributions, one curve a policy, percentiles marked on the curves and written in the key."""
+"""Distributions of TTFT, ITL and bubbles, one curve a policy; percentiles on the curves and in the key."""
 
 from collections.abc import Sequence
 
@@ -34,9 +34,8 @@ def draw_ttft(results: Sequence[PolicyResult], subtitle: str) -> Figure:
     figure, axes = _figure(results, pools, "requests", title, subtitle)
     shares = np.linspace(0, 1, 401)
     _curves(axes, pools, shares, shares, MARKED)
-    axes.set_ylim(0, 1.02)
-    axes.set_yticks([0, 0.25, 0.5, 0.75, 0.9, 0.99], ["0", "25", "50", "75", "90", "99"])
-    axes.set(xlabel="Time to first token", ylabel="Requests (%)")
+    _share_axis(axes)
+    axes.set_xlabel("Time to first token")
     return figure
 
 
@@ -56,6 +55,24 @@ def draw_itl(results: Sequence[PolicyResult], subtitle: str) -> Figure:
     return figure
 
 
+def draw_request_bubbles(results: Sequence[PolicyResult], subtitle: str) -> Figure:
+    """The empirical distribution function of the bubbles that finished requests met (SARATHI, figure 12a)."""
+    pools = [_request_bubbles(result) for result in results]
+    title = "Bubbles that a request meets: share of requests that meet no more"
+    figure, axes = _figure(results, pools, "requests", title, subtitle)
+    shares = np.linspace(0, 1, 401)
+    _curves(axes, pools, shares, shares, MARKED)
+    _share_axis(axes)
+    axes.set_xlabel("Bubbles of all stages before the micro-batches of a request, summed")
+    return figure
+
+
+def _share_axis(axes: Axes) -> None:
+    axes.set_ylim(0, 1.02)
+    axes.set_yticks([0, 0.25, 0.5, 0.75, 0.9, 0.99], ["0", "25", "50", "75", "90", "99"])
+    axes.set_ylabel("Requests (%)")
+
+
 def _nines(share: float | Floats) -> Floats:
     """How many nines a share has: 0.9 is 1, 0.99 is 2."""
     return np.asarray(-np.log10(1 - np.asarray(share)), dtype=np.float64)
@@ -63,8 +80,15 @@ def _nines(share: float | Floats) -> Floats:
 
 def _ttfts(result: PolicyResult) -> Pool:
     values = floats(result.requests, "ttft_s")
-    values = np.sort(values[np.isfinite(values)])
-    return values, np.ones(len(values), dtype=np.int64)
+    return _each_once(values[np.isfinite(values)])
+
+
+def _request_bubbles(result: PolicyResult) -> Pool:
+    return _each_once(floats(result.requests, "bubble_s")[result.requests["status"] == "finished"])
+
+
+def _each_once(values: Floats) -> Pool:
+    return np.sort(values), np.ones(len(values), dtype=np.int64)
 
 
 def _itls(result: PolicyResult) -> Pool:

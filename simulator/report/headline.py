@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from simulator.report.measures import HEADLINE, Measure, finished, served_alike, winners
+from simulator.report.measures import BUBBLES, HEADLINE, Measure, finished, served_alike, winners, with_pipeline
 from simulator.report.wording import opening
 from simulator.results import PolicyResult
 
@@ -23,7 +23,7 @@ def headline(results: Sequence[PolicyResult]) -> list[str]:
             f" finished {served}. See the notes for the reasons; equal limits make them comparable."
         ]
     sentences = []
-    for measure in HEADLINE:
+    for measure in with_pipeline(HEADLINE, results, BUBBLES):
         known = [(measure.of(result), result.label) for result in results if math.isfinite(measure.of(result))]
         if len(known) >= 2:
             ranked = sorted(known, key=lambda one: one[0], reverse=measure.better == "higher")

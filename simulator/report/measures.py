@@ -61,6 +61,10 @@ ITL_P50 = _latency("itl", "p50", "median ITL")
 ITL_P99 = _latency("itl", "p99", "p99 ITL")
 E2E_P50 = _latency("e2e", "p50", "median end-to-end latency")
 PREEMPTIONS = Measure("preemptions", "Preemptions", "", "count", "lower")
+BUBBLES = Measure("bubble_fraction", "Bubbles", "", "fraction", "lower", "share of bubbles")
+REQUEST_BUBBLES_P50 = Measure(
+    "request_bubble_p50_s", "Request bubbles", "p50", "seconds", "lower", "median of the bubbles that a request meets"
+)
 KV_PEAK = Measure("kv_peak_fraction", "KV", "peak", "fraction", "")
 
 TERMINAL = (OUTPUT_RATE, TTFT_P50, TTFT_P99, ITL_P50, ITL_P99, E2E_P50, PREEMPTIONS, KV_PEAK)
@@ -72,9 +76,19 @@ PAGE = (
     *(_latency(name, statistic) for name in SUMMARY_METRICS for statistic in SUMMARY_STATISTICS),
     Measure("iterations", "Steps", "", "count", ""),
     PREEMPTIONS,
-    Measure("bubble_fraction", "Bubbles", "", "fraction", "lower"),
+    BUBBLES,
     KV_PEAK,
 )
+
+
+def pipelined(results: Sequence[PolicyResult]) -> bool:
+    """Whether any run has pipeline stages."""
+    return any(result.stages is not None for result in results)
+
+
+def with_pipeline(measures: Sequence[Measure], results: Sequence[PolicyResult], added: Measure) -> tuple[Measure, ...]:
+    """`measures`, and behind them the one `added` where it says something: in pipelines."""
+    return (*measures, added) if pipelined(results) else tuple(measures)
 
 
 def bare(value: float, kind: Kind) -> str:

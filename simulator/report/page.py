@@ -10,8 +10,22 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from simulator import __version__
+from simulator.report.bubble_table import bubble_table
+from simulator.report.causes import seen_causes
 from simulator.report.headline import headline, notes
-from simulator.report.measures import ITL_P99, OUTPUT_RATE, PAGE, TIE, TTFT_P99, Measure, column, finished
+from simulator.report.measures import (
+    BUBBLES,
+    ITL_P99,
+    OUTPUT_RATE,
+    PAGE,
+    REQUEST_BUBBLES_P50,
+    TIE,
+    TTFT_P99,
+    Measure,
+    column,
+    finished,
+    with_pipeline,
+)
 from simulator.report.wording import opening
 from simulator.results import PolicyResult
 
@@ -43,6 +57,20 @@ PLOTS: dict[str, tuple[str, Measure | None]] = {
     ),
     "queue": ("Requests running and waiting and tokens in the KV cache over the run.", None),
 }
+PIPELINE_PLOTS: dict[str, tuple[str, Measure | None]] = {
+    "bubbles": ("Bubbles of all stages as a share of the time between their first and their last work.", BUBBLES),
+    "stages": (
+        "The stages in a short part of the run, the same for every policy, chosen to be about as busy as the whole run "
+        "is while there are requests. A thick bar is a micro-batch; a thin one is a bubble, in the colour of the cause "
+        "that has most of it. White: no request was there.",
+        BUBBLES,
+    ),
+    "request_bubbles": (
+        "The bubbles before all micro-batches that a request was in, summed over the stages, as SARATHI counts them; "
+        "p50, p90 and p99 are marked.",
+        REQUEST_BUBBLES_P50,
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -63,6 +91,7 @@ def write_page(
     `experiment` is the resolved experiment: shown as YAML; `trace` and `costs` name the subject, and what
     is under `provenance` (a mapping) becomes a table. `plots` are the files of `write_plots`.
     """
+    drawn = _embedded(plots, results)
     environment = Environment(
         loader=PackageLoader("simulator.report", "."),
         autoescape=True,
@@ -72,13 +101,17 @@ def write_page(
     page = environment.get_template("page.html.j2").render(
         trace=_inline(experiment.get("trace", "unnamed trace")),
         costs=_inline(experiment.get("costs", "an unnamed table")),
+        engine=_engine(experiment),
         labels=[result.label for result in results],
         headline=headline(results),
         notes=notes(results),
         finished=["{:,}/{:,}".format(*finished(result)) for result in results],
         rows=_rows(results),
         tie=f"{100 * TIE:g} %",
-        plots=_embedded(plots, results),
+        plots=[plot for plot in drawn if plot.stem not in PIPELINE_PLOTS],
+        pipeline_plots=[plot for plot in drawn if plot.stem in PIPELINE_PLOTS],
+        bubbles=bubble_table(results),
+        causes=seen_causes(results),
         policies=[(result.label, result.policy, _options(result)) for result in results],
         provenance=_provenance(experiment),
         experiment=_yaml(experiment),
@@ -89,6 +122,12 @@ def write_page(
     return path
 
 
+def _engine(experiment: Mapping[str, Any]) -> str:
+    """The engine profile as the end of a sentence."""
+    name = experiment.get("engine", "none")
+    return ": the GPU alone, no engine" if name == "none" else f" and the engine profile {_inline(name)}"
+
+
 def _rows(results: Sequence[PolicyResult]) -> list[dict[str, Any]]:
     """The summary table, a row a measure: name, unit, (text, best) a policy, and whether a new group starts.
 
@@ -96,7 +135,7 @@ def _rows(results: Sequence[PolicyResult]) -> list[dict[str, Any]]:
     """
     rows: list[dict[str, Any]] = []
     before = ""
-    for measure in PAGE:
+    for measure in with_pipeline(PAGE, results, REQUEST_BUBBLES_P50):
         unit, texts, best = column(measure, results)
         if set(texts) == {"-"}:
             continue
@@ -130,7 +169,7 @@ def _embedded(plots: Sequence[Path], results: Sequence[PolicyResult]) -> list[Pl
 def _plot(stem: str, path: Path, results: Sequence[PolicyResult]) -> Plot:
     kind = "image/svg+xml" if path.suffix == ".svg" else "image/png"
     source = f"data:{kind};base64,{base64.b64encode(path.read_bytes()).decode('ascii')}"
-    caption, measure = PLOTS.get(stem, (stem.replace("_", " "), None))
+    caption, measure = {**PLOTS, **PIPELINE_PLOTS}.get(stem, (stem.replace("_", " "), None))
     return Plot(stem, source, caption, f"{caption} {_in_words(measure, results)}".strip())
 
 

@@ -1,17 +1,16 @@
 """Throughput against tail latency, a small panel for each measure and a bar for each policy."""
 
 import math
-import textwrap
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from simulator.report.axes import LABEL_LIMIT, count_axis, latency_axis
+from simulator.report.axes import count_axis, latency_axis, two_lines
 from simulator.report.measures import ITL_P99, OUTPUT_RATE, REQUEST_RATE, TTFT_P99, Measure, column
 from simulator.report.style import MUTED, looks, new_figure, no_data
-from simulator.report.wording import duration, shorten, significant
+from simulator.report.wording import duration, significant
 from simulator.results import PolicyResult
 
 PANELS = (
@@ -34,18 +33,10 @@ def draw_throughput(results: Sequence[PolicyResult], subtitle: str) -> Figure:
         axes.set_title(heading, weight="bold", pad=19)
         better = f"{measure.better} is better" + (", log axis" if logarithmic else "")
         axes.annotate(better, (0, 1), (0, 5), xycoords="axes fraction", textcoords="offset points", color=MUTED)
-    panels[0].set_yticks(range(len(results)), [_two_lines(result.label) for result in results])
+    panels[0].set_yticks(range(len(results)), [two_lines(result.label) for result in results])
     panels[0].tick_params(axis="y", labelcolor="black", labelsize=9)
     panels[0].set_ylim(len(results) - 0.45, -0.55)
     return figure
-
-
-def _two_lines(label: str) -> str:
-    """A label of any length on at most two lines of half LABEL_LIMIT."""
-    text = shorten(label, LABEL_LIMIT)
-    half = LABEL_LIMIT // 2
-    lines = textwrap.wrap(text, half + 1)
-    return "\n".join(lines if len(lines) <= 2 else [text[:half], text[half:]])
 
 
 def _bars(axes: Axes, measure: Measure, results: Sequence[PolicyResult]) -> bool:

@@ -7,15 +7,18 @@ from rich.text import Text
 
 from simulator.report.headline import notes
 from simulator.report.measures import (
+    BUBBLES,
     E2E_P50,
     KV_PEAK,
     PAGE,
     PREEMPTIONS,
+    REQUEST_BUBBLES_P50,
     TERMINAL,
     TTFT_P50,
     Measure,
     column,
     finished,
+    with_pipeline,
 )
 from simulator.report.wording import shorten
 from simulator.results import PolicyResult
@@ -37,7 +40,7 @@ def summary_table(results: Sequence[PolicyResult], width: int = 100) -> Table:
         return _transposed(results[0])
     labels = [shorten(result.label, LABEL_WIDTH) for result in results]
     done = ["{:,}/{:,}".format(*finished(result)) for result in results]
-    columns = [(measure, *_cells(measure, results)) for measure in TERMINAL]
+    columns = [(measure, *_cells(measure, results)) for measure in with_pipeline(TERMINAL, results, BUBBLES)]
     dropped = _too_wide(columns, _width("policy", labels) + _width("finished", done), width)
     table = _empty(f"{MARK} best of its column" + _named(dropped))
     table.add_column("Policy", no_wrap=True)
@@ -87,7 +90,7 @@ def _transposed(result: PolicyResult) -> Table:
     table.add_column("Measure", no_wrap=True)
     table.add_column(Text(shorten(result.label, LABEL_WIDTH)), justify="right", no_wrap=True)
     table.add_row("Finished", "{:,}/{:,}".format(*finished(result)))
-    for measure in PAGE:
+    for measure in with_pipeline(PAGE, [result], REQUEST_BUBBLES_P50):
         name = measure.group if measure.kind == "rate" else measure.title
         table.add_row(name, Text(measure.text(measure.of(result))))
     return table

@@ -7,7 +7,7 @@ import pytest
 
 from simulator.results import PolicyResult, TokenGaps
 
-from .synthetic import simulate, summary, workload
+from .synthetic import pipelined, simulate, summary, workload
 
 
 @pytest.fixture(scope="session")
@@ -19,6 +19,12 @@ def results() -> list[PolicyResult]:
         simulate("sarathi", load, chunk=256),
         simulate("prefill-first", load, chunk=4096, batched=False),
     ]
+
+
+@pytest.fixture(scope="session")
+def staged(results: list[PolicyResult]) -> list[PolicyResult]:
+    """The same policies in three pipeline stages."""
+    return [pipelined(result, 3) for result in results]
 
 
 @pytest.fixture(scope="session")

@@ -7,8 +7,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from simulator.metrics.bubbles import bubble_rows, bubble_summary
 from simulator.metrics.gap_quantiles import gap_quantiles
+from simulator.pipeline.bubbles import IDLE, Bubbles, bubbles
+from simulator.pipeline.log import ARRIVALS, FULL, StageTimes
 from simulator.results import SUMMARY_METRICS, SUMMARY_STATISTICS, PolicyResult, TokenGaps
+from simulator.trace import Ints
 
 
 @dataclass
@@ -112,8 +116,53 @@ def assemble(
     policy = label.split("-")[0]
     quantiles = gap_quantiles(pooled.gap_s, pooled.count)
     options = {"chunk_size": 512}
-    result = PolicyResult(label, policy, options, requests, pd.DataFrame(steps), pooled, quantiles, {})
+    no_stage = bubble_rows(label, _no_bubbles(1))
+    result = PolicyResult(label, policy, options, requests, pd.DataFrame(steps), pooled, quantiles, {}, no_stage)
     return replace(result, summary=summary(result))
+
+
+def pipelined(result: PolicyResult, stages: int) -> PolicyResult:
+    """The same steps through a pipeline, each stage as long over a step as the whole was, the last a tenth longer.
+
+    As many are under way as there are stages; a step that did not follow another waits for its arrival here, too.
+    """
+    steps = result.iterations
+    prefill = np.asarray(steps["prefill_tokens"], np.int64)
+    begins, ends = (np.asarray(steps[name] * 1e9).round().astype(np.int64) for name in ("start_s", "end_s"))
+    times = stage_times(begins, np.outer(ends - begins, [10] * (stages - 1) + [11]) // 10)
+    found = bubbles(times, prefill) if len(prefill) else _no_bubbles(stages)
+    met = [
+        found.of_batch_ns[(begins >= first * 1e9 - 1) & (ends <= last * 1e9 + 1)].sum() / 1e9
+        for first, last in zip(result.requests["first_scheduled_s"], result.requests["finish_s"], strict=True)
+    ]
+    requests = result.requests.assign(bubble_s=met)  # type: ignore[attr-defined]
+    row = result.summary | bubble_summary(found, np.array(met)[requests["status"] == "finished"])
+    rows = bubble_rows(result.label, found)
+    return replace(result, requests=requests, summary=row, bubbles=rows, stages=times)
+
+
+def stage_times(ready_ns: Ints, took_ns: Ints) -> StageTimes:
+    """A pipeline without transfers that runs micro-batches of `took_ns` (micro-batches, stages) as soon as they are
+    ready and there are fewer under way than stages."""
+    count, stages = took_ns.shape
+    start, end = np.zeros_like(took_ns), np.zeros_like(took_ns)
+    planned, states = np.zeros(count, np.int64), []
+    for k in range(count):
+        idle_from = int(end[:k].max(initial=-1))
+        planned[k] = at = max(ready_ns[k], end[k - stages, -1] if k >= stages else 0)
+        if idle_from < at:
+            states += [(idle_from, ARRIVALS)] * (k > 0) + [(at, FULL)]
+        for stage in range(stages):
+            start[k, stage] = at = max(at, end[k - 1, stage] if k else 0)
+            end[k, stage] = at = at + took_ns[k, stage]
+    none, why = np.zeros(0, np.int64), np.array(states, np.int64).reshape(-1, 2)
+    ahead = np.zeros(count, np.int64), np.zeros(count, bool)
+    return StageTimes(start, end, end.copy(), planned, *ahead, why[:, 0], why[:, 1], none, none)
+
+
+def _no_bubbles(stages: int) -> Bubbles:
+    none = np.zeros(stages, np.int64)
+    return Bubbles(none, none, np.zeros((stages, IDLE + 1), np.int64), none, none, np.zeros(0, np.int64))
 
 
 def request(number: int, job: Job) -> dict[str, Any]:
@@ -133,6 +182,7 @@ def request(number: int, job: Job) -> dict[str, Any]:
         "e2e_s": last - job.arrival,
         "preemptions": 0,
         "generated_tokens": job.output,
+        "bubble_s": 0.0,
         "status": "finished",
     }
 

@@ -66,6 +66,13 @@ def test_nobody_wins_over_other_work(results: list[PolicyResult], nothing: Polic
     assert column(OUTPUT_RATE, [*results, nothing])[2] == [False] * (len(results) + 1)
 
 
+def test_bubbles_of_pipelines_are_compared(results: list[PolicyResult], staged: list[PolicyResult]) -> None:
+    """By their share of the stages' time; runs without stages are not."""
+    runs = [with_summary(staged[0], label, bubble_fraction=share) for label, share in (("a", 0.448), ("b", 0.14))]
+    assert headline(runs) == ["b has the lowest share of bubbles: 14.0%, 3.2x below a (44.8%)."]
+    assert headline([with_summary(results[0], label, bubble_fraction=0.1) for label in "ab"]) == []
+
+
 def test_zero_has_no_ratio(results: list[PolicyResult]) -> None:
     """0 ms is below 5 ms, by no factor."""
     runs = [with_summary(results[0], label, ttft_p50_s=value) for label, value in (("a", 0.0), ("b", 0.005))]

@@ -135,3 +135,33 @@ def test_poor_runs_have_a_page(results: list[PolicyResult], nothing: PolicyResul
         assert said in text
         assert "{linear: {fixed_ns: 8}}" in text
         assert not re.search(r"\bnan\b", text, re.IGNORECASE)
+
+
+def test_a_pipeline_has_a_section(
+    results: list[PolicyResult], staged: list[PolicyResult], drawings: list[Path], tmp_path: Path
+) -> None:
+    """Its figures, its causes explained, and a row a stage; other runs have none of it."""
+    for kind in ("png", "svg"):
+        drawings.append(tmp_path / f"stages.{kind}")
+        drawings[-1].write_text("<svg/>")
+    text = write_page(staged, tmp_path, EXPERIMENT, drawings).read_text(encoding="utf-8")
+    before, section = text.split("<h2>Pipeline</h2>")
+    section = section.split("<h2>")[0]
+    assert re.findall(r'<figure id="(\w+)"', section) == ["stages"]
+    assert re.findall(r'<figure id="(\w+)"', before) == ["ttft", "itl"]
+    assert "PB1 prefill lengths</dt>" in section
+    assert "host</dt>" not in section
+    busy = staged[2].bubbles["busy_s"][1] / staged[2].bubbles["span_s"][1]
+    assert f"<td>{100 * busy:.1f}%</td>" in section
+    assert section.count('rowspan="3"') == 3
+    assert Tags(text).open == []
+    assert "Request bubbles p50" in before
+    plain = write_page(results, tmp_path, EXPERIMENT, []).read_text(encoding="utf-8")
+    assert not re.search("Pipeline|Request bubbles|micro-batch", plain)
+
+
+def test_the_engine_is_named(results: list[PolicyResult], tmp_path: Path) -> None:
+    """Or that there is none."""
+    for engine, said in (("vllm-0.23", "and the engine profile vllm-0.23."), ("none", ": the GPU alone, no engine.")):
+        text = write_page(results, tmp_path, {**EXPERIMENT, "engine": engine}, []).read_text(encoding="utf-8")
+        assert f"step costs of h200/llama-3.1-8b{' ' * said.startswith('and')}{said}" in text

@@ -14,13 +14,13 @@ import pytest
 from matplotlib.axes import Axes
 
 from simulator.report.over_time import BINS, draw_itl_over_time, draw_queue
-from simulator.report.plots import FIGURES, write_plots
+from simulator.report.plots import FIGURES, PIPELINE_FIGURES, simulated, write_plots
 from simulator.report.rates import draw_throughput
 from simulator.report.step_timeline import draw_timeline
 from simulator.report.style import PREFILL, looks
 from simulator.results import PolicyResult, TokenGaps
 
-from .synthetic import simulate, workload
+from .synthetic import pipelined, simulate, workload
 
 
 @pytest.fixture(autouse=True)
@@ -39,6 +39,14 @@ def test_every_figure_is_written_as_png_and_svg(results: list[PolicyResult], tmp
     for png, svg in zip(paths[::2], paths[1::2], strict=True):
         assert png.read_bytes().startswith(b"\x89PNG")
         assert ElementTree.parse(svg).getroot().tag == "{http://www.w3.org/2000/svg}svg"
+
+
+def test_every_figure_says_what_was_simulated(results: list[PolicyResult]) -> None:
+    """The trace, the costs, and the engine where there is one."""
+    assert simulated("conversation", "h200/llama") == "trace conversation, costs h200/llama"
+    assert simulated("t", "c", "vllm-0.23") == "trace t, costs c, engine vllm-0.23"
+    for draw in (*FIGURES.values(), *PIPELINE_FIGURES.values()):
+        assert "what" in [text.get_text() for text in draw([pipelined(results[0], 2)], "what").texts]
 
 
 def test_the_same_results_give_the_same_bytes(results: list[PolicyResult], tmp_path: Path) -> None:

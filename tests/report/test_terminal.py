@@ -65,3 +65,16 @@ def test_missing_values_are_dashes(results: list[PolicyResult], nothing: PolicyR
     """A run that finished nothing still has its row."""
     assert row(printed(summary_table([*results, nothing])), "nothing")[1:4] == ["0/60", "-", "-"]
     assert "0/60" in printed(summary_table([nothing]))
+
+
+def test_pipelines_have_a_column_of_bubbles(results: list[PolicyResult], staged: list[PolicyResult]) -> None:
+    """The least share has a star; a single policy has what its requests met, too. Other runs have neither."""
+    text = printed(summary_table(staged))
+    shares = [row(text, result.label)[-1] for result in staged]
+    least = min(staged, key=lambda result: float(result.summary["bubble_fraction"]))
+    assert [share.endswith("*") for share in shares] == [result is least for result in staged]
+    assert shares[0].rstrip("*") == f"{100 * staged[0].summary['bubble_fraction']:.1f}%"
+    assert "Bubbles" in text
+    assert "Bubbles" not in printed(summary_table(results))
+    assert "Request bubbles p50" in printed(summary_table(staged[:1]))
+    assert "Request bubbles p50" not in printed(summary_table(results[:1]))
