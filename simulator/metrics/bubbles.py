@@ -15,7 +15,8 @@ from simulator.trace import Ints
 def run_bubbles(run: LoggedRun) -> Bubbles:
     """The bubbles of each stage; one GPU, or one tensor-parallel group, is one stage."""
     if run.pipeline is not None:
-        return bubbles(run.pipeline.columns(), run.iterations["prefill_tokens"])
+        rows = run.iterations
+        return bubbles(run.pipeline.columns(), rows["prefill_tokens"], rows["num_decodes"])
     return _of_one_stage(run)
 
 
