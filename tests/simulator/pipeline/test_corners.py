@@ -23,8 +23,7 @@ CORNERS = {
     "vllm_v0": {"two cohorts become one", "preemption", "resumed"},
     "sarathi": {"preemption", "preempted in its prompt", "resumed"},
 }
-"""Other policies than vLLM's skip requests under way, victims too; most of them never leave a decode out, so that cohorts
-do not meet."""
+"""Other policies than vLLM's skip requests under way, victims too; most leave no decode out: cohorts never meet."""
 
 
 class Complete(Exception):
