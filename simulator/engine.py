@@ -82,6 +82,10 @@ class Engine:
                 now = scheduler.next_end_ns()
                 if hosted:
                     now += scheduler.pause_ns()
+                if scheduler.plans_on_arrival and arrival_ns < now and scheduler.under_way < depth:
+                    yield env.timeout(arrival_ns - env.now)
+                    now, arrival_ns = int(env.now), frontend.next_arrival_ns
+                    continue
                 if now >= arrival_ns:  # at the same time an arrival goes first: it joins the step that starts now
                     yield env.timeout(now - env.now)
                     arrival_ns = frontend.next_arrival_ns

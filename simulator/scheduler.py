@@ -59,6 +59,8 @@ class Scheduler:
         self._times, self._book_time, self.hosted = times, times.book, times.hosted
         self.depth = policy.steps_in_flight
         """As many steps can be under way."""
+        self.plans_on_arrival = False
+        """Whether a place that is free is taken as soon as a request comes, not when the oldest step completes."""
         self._one_at_a_time = policy.steps_in_flight == 1
         self._decode_piece, self._count_beyond = times.decode_piece, times.count_beyond
         self._measured_context = times.measured_context
@@ -82,6 +84,7 @@ class Scheduler:
         self.preemptions = 0
         self.outstanding_tokens = 0
         """Prompt and output tokens of the requests that have arrived and not ended."""
+        self._paused_after, self._pauses = 0, [0, 0]
         self.bubble_ns = self.unready_ns = self.idle_ns = 0
         self.log = RunLog(self.view.total_blocks)
         self._log_free = self.log.free_blocks.append
@@ -285,9 +288,17 @@ class Scheduler:
     def idled(self, time_ns: int, *, held_up: bool) -> None:
         """No step was under way for so long, with somebody to serve or without."""
         self.bubble_ns += time_ns * held_up
-        if self.iterations:
-            self.unready_ns += time_ns * held_up
-            self.idle_ns += time_ns * (not held_up)
+        self._note_pauses()
+        self._paused_after = self.iterations
+        self._pauses[held_up] += time_ns
+
+    def _note_pauses(self) -> None:
+        """Pauses count as soon as a step has followed them, and if one was before."""
+        if 0 < self._paused_after < self.iterations:
+            self.idle_ns += self._pauses[False]
+            self.unready_ns += self._pauses[True]
+        if self._paused_after < self.iterations:
+            self._pauses = [0, 0]
 
     def stall(self, reason: str) -> None:
         """End every unfinished request as stalled: nothing can ever change."""
@@ -313,6 +324,7 @@ class Scheduler:
     def logged_run(self) -> LoggedRun:
         """Everything logged so far, as columns; the arrays are views of the log."""
         log = self.log
+        self._note_pauses()
         return LoggedRun(
             as_iterations(log, self._times.pause_ns if self._one_at_a_time else lambda _: 0),
             as_columns(log.stays, STAY_COLUMNS),

@@ -162,6 +162,10 @@ class Reference:
                     step = Step([], [], empty=True, end=flying[-1].end)
                     flying.append(step)
                     self.planned.append(step)
+            polls = self.stages > 1 and self.hides_prompts and not self.by_turns
+            if polls and coming and len(flying) < places and flying and self.seen_at(coming[0]) < flying[0].end:
+                now = self.seen_at(coming[0])
+                continue
             if flying:
                 step = flying.pop(0)
                 now = step.end + self.pause(sum(job.decoding and not self.awaits_last(job) for job in self.running))

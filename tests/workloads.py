@@ -278,18 +278,23 @@ def requests_of(case: Case) -> Iterator[Request]:
         yield request
 
 
-def run_fast(case: Case, watch: Callable[[Scheduler], None] = lambda _: None) -> LoggedRun:
-    """The package's engine; `watch` is called after every step."""
+def run_fast(
+    case: Case,
+    watch: Callable[[Scheduler], None] = lambda _: None,
+    policy: Policy | None = None,
+    times: StepTimes | None = None,
+) -> LoggedRun:
+    """The package's engine; `watch` is called after every step. `policy` and `times` take the place of the case's."""
 
     def on_step(scheduler: Scheduler) -> None:
         assert scheduler.iterations < 100_000, "the run makes no progress"
         watch(scheduler)
 
-    policy = POLICIES[case.policy](**case.options)
+    policy = policy or POLICIES[case.policy](**case.options)
     return simulate(
         requests_of(case),
         policy,
-        case.times(policy),
+        times or case.times(policy),
         block_size=case.block_size,
         num_blocks=case.blocks,
         prefixes=case.options.get("enable_prefix_caching", False),

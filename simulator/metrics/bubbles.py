@@ -20,7 +20,8 @@ def run_bubbles(run: LoggedRun) -> list[Bubbles]:
 
 def _of_replica(run: LoggedRun) -> Bubbles:
     if run.pipeline is not None:
-        return bubbles(run.pipeline.columns(), run.iterations["prefill_tokens"])
+        rows = run.iterations
+        return bubbles(run.pipeline.columns(), rows["prefill_tokens"], rows["num_decodes"])
     return _of_one_stage(run)
 
 

@@ -7,7 +7,8 @@ asynchronous scheduling (vLLM) after as many steps as there are stages, whether 
 decodes thus go round in as many cohorts as there are stages, and none of them is touched.
 
 With P stages P micro-batches are under way, one more with asynchronous scheduling. There a step for which there was
-nothing to do holds a place too.
+nothing to do holds a place too. vLLM waits for its oldest step once it had nothing to plan; Orca's loop asks again, so
+that who comes meanwhile takes a free place at once.
 """
 
 from collections import deque
@@ -62,6 +63,7 @@ class PipelinedScheduler(Scheduler):
         self.depth = stages - 1 + policy.steps_in_flight
         self._by_turns = policy.steps_in_flight > 1
         self._hides_prompts = not policy.chunks_in_flight
+        self.plans_on_arrival = stages > 1 and self._hides_prompts and not self._by_turns
         self._spare: list[Decodes] = []
         self._cohorts = [self.decodes]
         self._flights: deque[_Flight] = deque()
@@ -211,8 +213,8 @@ class PipelinedScheduler(Scheduler):
                 raise PolicyError(f"{self._name} gave {request!r} a chunk while another is under way")
 
     def _break_livelock(self, preempted: Request) -> None:
-        """While a token is under way things will change by themselves."""
-        if not any(samples for *_, samples in self._places):
+        """While a token is under way on some stage things will change by themselves."""
+        if self.view.stages == 1 or not any(samples for *_, samples in self._places):
             super()._break_livelock(preempted)
 
     def _progress(self) -> int:

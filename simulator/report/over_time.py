@@ -110,9 +110,19 @@ def _queue_axis(axes: Axes, name: str, drawn: bool) -> None:
 
 
 def _queues(result: PolicyResult, edges: Floats) -> list[Floats]:
+    """The queues of a bin, of all replicas together."""
     names = ("start_s", "end_s", "running", "waiting", "kv_tokens")
     start, end, *columns = (floats(result.iterations, name) for name in names)
-    return step_means(start, end, columns, edges)
+    if "replica" not in result.iterations.columns:
+        return step_means(start, end, columns, edges)
+    replica = result.iterations["replica"]
+    of_each = [
+        step_means(start[own], end[own], [column[own] for column in columns], edges)
+        for own in (replica == place for place in np.unique(replica))
+    ]
+    return [
+        np.where(np.isnan(each).all(axis=0), np.nan, np.nansum(each, axis=0)) for each in zip(*of_each, strict=True)
+    ]
 
 
 def _peaks(results: Sequence[PolicyResult]) -> dict[str, Sequence[str]]:

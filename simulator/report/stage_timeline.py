@@ -92,7 +92,10 @@ def _waits(axes: Axes, result: PolicyResult, times: StageTimes, batches: range, 
     """The gaps before `batches`, and the causes drawn."""
     if not batches:
         return set()
-    most = causes_of_gaps(times, np.asarray(result.iterations["prefill_tokens"]), batches).argmax(axis=1)
+    # Of several replicas the first is drawn, and its rows come first.
+    count = len(times.start_ns)
+    prefills, decodes = (np.asarray(result.iterations[name])[:count] for name in ("prefill_tokens", "num_decodes"))
+    most = causes_of_gaps(times, prefills, decodes, batches).argmax(axis=1)
     begins = times.end_ns[batches.start - 1 : batches.stop - 1] / 1e9
     ends = times.start_ns[batches.start : batches.stop] / 1e9
     visible = (ends > begins) & (ends > shown.start_s) & (begins < shown.end_s)

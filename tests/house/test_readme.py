@@ -14,6 +14,7 @@ from profiler.measure_cli import measure_batches
 from simulator.cli import simulate_trace
 from simulator.conformance.__main__ import check
 from simulator.errors import InputError
+from simulator.pipeline.bubbles import CAUSES
 from simulator.plugins import policy_names, setting_names
 from simulator.price_cli import price_batches
 from tests.house.paths import ROOT
@@ -96,9 +97,10 @@ def test_the_example_policy_conforms():
 
 
 def test_every_output_column_is_described(folder):
-    """In backticks; the latencies of the summary by their pattern."""
+    """In backticks; the latencies of the summary, bubbles by cause and those of requests by their pattern."""
     simulate("simulate-trace mytrace.csv --policy vllm --out first")
-    patterned = re.compile(r"(ttft|tpot|itl|e2e|queue)_(mean|p50|p90|p99)_s")
+    causes = rf"bubble_({'|'.join(CAUSES)})_fraction"
+    patterned = re.compile(rf"(ttft|tpot|itl|e2e|queue|request_bubble)_(mean|p50|p90|p99)_s|{causes}")
     for name in ("summary.csv", "vllm/requests.csv", "vllm/iterations.csv", "vllm/itl_quantiles.csv"):
         columns = (folder / "first" / name).read_text(encoding="utf-8").splitlines()[0].split(",")
         missing = [column for column in columns if f"`{column}`" not in README and not patterned.fullmatch(column)]

@@ -116,7 +116,7 @@ def assemble(
     policy = label.split("-")[0]
     quantiles = gap_quantiles(pooled.gap_s, pooled.count)
     options = {"chunk_size": 512}
-    no_stage = bubble_rows(label, _no_bubbles(1))
+    no_stage = bubble_rows(label, [_no_bubbles(1)])
     result = PolicyResult(label, policy, options, requests, pd.DataFrame(steps), pooled, quantiles, {}, no_stage)
     return replace(result, summary=summary(result))
 
@@ -130,14 +130,15 @@ def pipelined(result: PolicyResult, stages: int) -> PolicyResult:
     prefill = np.asarray(steps["prefill_tokens"], np.int64)
     begins, ends = (np.asarray(steps[name] * 1e9).round().astype(np.int64) for name in ("start_s", "end_s"))
     times = stage_times(begins, np.outer(ends - begins, [10] * (stages - 1) + [11]) // 10)
-    found = bubbles(times, prefill) if len(prefill) else _no_bubbles(stages)
+    decodes = np.asarray(steps["num_decodes"], np.int64)
+    found = bubbles(times, prefill, decodes) if len(prefill) else _no_bubbles(stages)
     met = [
         found.of_batch_ns[(begins >= first * 1e9 - 1) & (ends <= last * 1e9 + 1)].sum() / 1e9
         for first, last in zip(result.requests["first_scheduled_s"], result.requests["finish_s"], strict=True)
     ]
     requests = result.requests.assign(bubble_s=met)  # type: ignore[attr-defined]
-    row = result.summary | bubble_summary(found, np.array(met)[requests["status"] == "finished"])
-    rows = bubble_rows(result.label, found)
+    row = result.summary | bubble_summary([found], np.array(met)[requests["status"] == "finished"])
+    rows = bubble_rows(result.label, [found])
     return replace(result, requests=requests, summary=row, bubbles=rows, stages=times)
 
 

@@ -38,7 +38,7 @@ SECOND = 1_000_000_000
 def by_hand(label: str, steps: Sequence[tuple[int, int]], took: Sequence[Sequence[int]]) -> PolicyResult:
     """Micro-batches with (prompt tokens, decodes) that take whole seconds on each stage, all ready from the start."""
     times = stage_times(np.zeros(len(steps), np.int64), SECOND * np.array(took))
-    found = bubbles(times, np.array([prefill for prefill, _ in steps]))
+    found = bubbles(times, *(np.array(column) for column in zip(*steps, strict=True)))
     rows = [
         {"start_s": begin, "end_s": end, "prefill_tokens": prefill, "num_decodes": decodes}
         for (prefill, decodes), begin, end in zip(
@@ -46,7 +46,7 @@ def by_hand(label: str, steps: Sequence[tuple[int, int]], took: Sequence[Sequenc
         )
     ]
     bare = simulate(label, [(0.0, 1, 1)])
-    return replace(bare, iterations=pd.DataFrame(rows), bubbles=bubble_rows(label, found), stages=times)
+    return replace(bare, iterations=pd.DataFrame(rows), bubbles=bubble_rows(label, [found]), stages=times)
 
 
 @pytest.fixture(autouse=True)
@@ -77,12 +77,13 @@ def named(figure: Figure) -> list[str]:
 def test_the_causes_of_some_gaps_are_those_of_the_whole_run(staged: list[PolicyResult]) -> None:
     """Whatever stretch is asked for, its gaps are explained in full, and stretches add up to the run."""
     for result in staged:
-        times, prefill = result.stages, np.asarray(result.iterations["prefill_tokens"])
+        times = result.stages
+        prefill, decodes = (np.asarray(result.iterations[name]) for name in ("prefill_tokens", "num_decodes"))
         assert times is not None
         cuts = [1, 2, 9, len(prefill) // 2, len(prefill)]
-        parts = [causes_of_gaps(times, prefill, range(first, last)) for first, last in pairwise(cuts)]
+        parts = [causes_of_gaps(times, prefill, decodes, range(first, last)) for first, last in pairwise(cuts)]
         whole = np.concatenate(parts, axis=2)
-        assert np.array_equal(whole.sum(axis=2), bubbles(times, prefill).caused_ns)
+        assert np.array_equal(whole.sum(axis=2), bubbles(times, prefill, decodes).caused_ns)
         assert np.array_equal(whole.sum(axis=1).T, times.start_ns[1:] - times.end_ns[:-1])
 
 
@@ -138,7 +139,7 @@ def test_waiting_for_arrivals_stays_white() -> None:
     took = np.full((4, 2), SECOND)
     times = stage_times(np.array([0, 0, 10, 10]) * SECOND, took)
     run = by_hand("a", [(9, 0)] * 4, took // SECOND)
-    run = replace(run, stages=times, bubbles=bubble_rows("a", bubbles(times, np.full(4, 9))))
+    run = replace(run, stages=times, bubbles=bubble_rows("a", [bubbles(times, np.full(4, 9), np.zeros(4, np.int64))]))
     figure = draw_stages([run], "t")
     drawn = [box[:2] for cause in CAUSES for box in boxes(figure.axes[0], cause.colour)]
     assert not [span for span in drawn if span[0] < 9 and span[1] > 4]

@@ -28,7 +28,7 @@ class TestRun:
         tables = {
             f"{label}/{name}.csv" for label in ("orca", "vllm") for name in ("requests", "iterations", "itl_quantiles")
         }
-        assert found == {"summary.csv", "experiment.yaml", *tables}
+        assert found == {"summary.csv", "bubbles.csv", "experiment.yaml", *tables}
 
     def test_plots_and_page(self, simulate: Simulate, here: Path) -> None:
         """Unless told otherwise it draws, and writes a page."""
@@ -233,7 +233,7 @@ class TestRepeat:
         assert simulate("tiny.csv", *given, "--out", "first").code == 0
         assert simulate("first/experiment.yaml", "--out", "second").code == 0
         assert csv_bytes(here / "first") == csv_bytes(here / "second")
-        assert len(csv_bytes(here / "first")) == 10
+        assert len(csv_bytes(here / "first")) == 11
 
     def test_again_and_again(self, simulate: Simulate, here: Path) -> None:
         """The experiment of a repetition repeats it again, and differs only in its provenance."""
@@ -315,7 +315,8 @@ class TestOutputFolder:
         (here / "out" / "orca" / "notes.txt").write_text("mine")
         assert simulate("tiny.yaml", "--policy", "vllm", "--out", "out", "--force").code == 0
         found = {str(path.relative_to(here / "out")) for path in (here / "out").rglob("*") if path.is_file()}
-        run = {"summary.csv", "experiment.yaml", "vllm/requests.csv", "vllm/iterations.csv", "vllm/itl_quantiles.csv"}
+        run = {"summary.csv", "bubbles.csv", "experiment.yaml"}
+        run |= {f"vllm/{name}.csv" for name in ("requests", "iterations", "itl_quantiles")}
         assert found == run | {"mine.txt", "orca/notes.txt"}
 
     def test_force_where_no_run_was(self, simulate: Simulate, here: Path) -> None:

@@ -123,7 +123,7 @@ def test_longest_gaps(made: tuple[LoggedRun, list[list[int]]]) -> None:
 def test_columns() -> None:
     """The tables begin with the columns that others rely on, in their order."""
     result = replay(Orca(), (0, 5, 3)).result
-    assert list(result.summary) == SUMMARY
+    assert list(result.summary)[: len(SUMMARY)] == SUMMARY
     assert list(result.requests.columns)[: len(REQUESTS)] == REQUESTS
     assert list(result.iterations.columns)[: len(ITERATIONS)] == ITERATIONS
 
