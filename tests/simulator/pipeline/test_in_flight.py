@@ -79,9 +79,15 @@ def test_an_empty_step_holds_a_place() -> None:
     assert run.worked[0] == [(0, 4), (8, 9), (10, 11), (12, 13)]
 
 
-def test_a_request_that_comes_late_waits_for_a_place() -> None:
-    """At 1 a second request comes. The engine looks again when the oldest step is complete, at 8, though the first
-    stage has been free since 4."""
+def test_who_comes_late_takes_a_free_place() -> None:
+    """At 1 a second request comes; a place is free, and it follows the first one on each stage, at 4 and 8."""
     run = pipeline(SARATHI_SERVE, (0, 4, 1), (1, 4, 1))
+    assert run.times.planned_ns.tolist() == [0, 1]
+    assert run.worked == [[(0, 4), (4, 8)], [(4, 8), (8, 12)]]
+
+
+def test_vllm_waits_for_its_oldest_step() -> None:
+    """The same request is planned when the oldest step is complete, at 8, though the first stage is free from 4 on."""
+    run = pipeline(Vllm(**(SMALL | {"async_scheduling": False})), (0, 4, 1), (1, 4, 1))
     assert run.times.planned_ns.tolist() == [0, 8]
     assert run.causes[0] == {"fill_and_drain": 4}
