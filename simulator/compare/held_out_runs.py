@@ -6,8 +6,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from simulator.compare.validated_run import ValidatedRun, validate_run
-from simulator.engines.calibrate import Recording, calibrate, profile_keys, read_recording
+from simulator.engines.calibrate import calibrate, profile_keys
 from simulator.engines.profile import EngineProfile, dump_profile, load_engine
+from simulator.engines.recording import Recording, read_recording
 
 
 def held_out_runs(

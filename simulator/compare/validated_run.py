@@ -103,7 +103,7 @@ def _compared(experiment: Experiment, result: PolicyResult, measured: Run) -> Co
         write_summary(folder, [result])
         write_experiment(folder, as_yaml_keys(experiment))
         simulated = read_run(str(folder))
-        comparison = compare(measured, simulated, find_price((measured, simulated), None, None, None))
+        comparison = compare(measured, simulated, find_price((measured, simulated)))
     if comparison.warnings:
         raise InputError("; ".join(comparison.warnings), path=measured.path)
     return comparison
@@ -113,11 +113,11 @@ def _step_errors(
     measured: Run, experiment: Experiment, mode_name: str, mode: Mode, held_out: float
 ) -> tuple[StepErrors, ...]:
     assert measured.step_log is not None
-    assert experiment.table is not None
     assert experiment.engine_profile is not None
-    log, costs = read_step_log(measured.step_log), TableCosts(experiment.table)
-    limit = experiment.policies[0].options["max_num_seqs"]
-    priced = price_log(log, costs, experiment.engine_profile.cuda_graphs.captured(limit), costs.heat())
+    log, costs = read_step_log(measured.step_log), experiment.make_costs()
+    assert isinstance(costs, TableCosts)
+    captured = experiment.engine_profile.cuda_graphs.captured(experiment.policies[0].options["max_num_seqs"])
+    priced = price_log(log, costs, captured, costs.heat(), workers=experiment.parallel.tensor > 1)
 
     def errors(used: Mask) -> list[Residuals]:
         fit_log = FitLog(priced, experiment.model.num_hidden_layers, used)
