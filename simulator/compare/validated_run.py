@@ -9,6 +9,7 @@ import numpy as np
 
 from simulator.compare.comparison import Comparison, compare
 from simulator.compare.measured_experiment import measured_experiment
+from simulator.compare.overlap import Overlap, overlap_of
 from simulator.compare.prices import find_price
 from simulator.compare.readers import read_run
 from simulator.compare.run import Run
@@ -20,6 +21,7 @@ from simulator.engines.profile import Mode
 from simulator.errors import InputError
 from simulator.experiment import Experiment, as_yaml_keys
 from simulator.output import write_experiment, write_run, write_summary
+from simulator.pipeline.hosted import HostedPipelineTimes
 from simulator.results import PolicyResult
 from simulator.runner import load_trace, run_policy
 from simulator.step_log_file import read_step_log
@@ -47,7 +49,8 @@ class GapShares:
 
 @dataclass(frozen=True)
 class ValidatedRun:
-    """A measured run beside its simulation. `steps` is empty and `gaps` None without a step log.
+    """A measured run beside its simulation. `steps` is empty and `gaps` None without a step log; of a pipeline, whose
+    steps overlap, there is an `overlap` instead of `steps`.
 
     `fit` says what the mode of the engine profile was fitted to, `steps` have parts where this run is among that.
     """
@@ -59,6 +62,12 @@ class ValidatedRun:
     comparison: Comparison
     steps: tuple[StepErrors, ...]
     gaps: GapShares | None
+    overlap: Overlap | None = None
+
+    @property
+    def gpus(self) -> int:
+        """How many the engine ran on."""
+        return self.experiment.parallel.tensor * self.experiment.parallel.pipeline
 
     @property
     def measured(self) -> Run:
@@ -91,6 +100,7 @@ def validate_run(folder: Path, *, costs: str | None, engine: str, held_out: floa
         comparison=comparison,
         steps=() if comparison.steps is None else _step_errors(measured, experiment, MODES[ahead], mode, held_out),
         gaps=_gap_shares(measured, result),
+        overlap=_overlap(measured, experiment, result, mode),
     )
 
 
@@ -128,6 +138,15 @@ def _step_errors(
         halves = errors(fitted_blocks(len(log), held_out))
         found = [*(StepErrors(PARTS[0] if row.fitted else PARTS[1], row) for row in halves), *found]
     return tuple(found)
+
+
+def _overlap(measured: Run, experiment: Experiment, result: PolicyResult, mode: Mode) -> Overlap | None:
+    if measured.step_log is None or experiment.parallel.pipeline == 1:
+        return None
+    [run] = experiment.policies
+    times = experiment.make_times(experiment.make_costs(), experiment.make_policy(run), run)
+    assert isinstance(times, HostedPipelineTimes)
+    return overlap_of(read_step_log(measured.step_log), times, result, mode)
 
 
 def is_named(name: str, fit: str) -> bool:
