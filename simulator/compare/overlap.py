@@ -100,13 +100,15 @@ class Overlap:
         yield "stages_at_work", ALL, self.measured.stages_at_work, self.simulated.stages_at_work
 
 
-def overlap_of(log: LoggedSteps, times: HostedPipelineTimes, result: PolicyResult, mode: Mode) -> Overlap | None:
+def overlap_of(
+    log: LoggedSteps, times: HostedPipelineTimes, result: PolicyResult, mode: Mode, *, in_flight: bool
+) -> Overlap | None:
     """The overlap of a logged pipeline and its simulation under `mode`, `times` being a fresh clock of the simulated
-    one; None where either has no step."""
+    one; None where either has no step. `in_flight` is of `simulator.pipeline.replay`."""
     simulated = _simulated(result, mode)
     if not log.tokens.any() or not len(simulated.kind):
         return None
-    logged = replay(log, times)
+    logged = replay(log, times, in_flight=in_flight)
     return Overlap(_measured(log, logged), simulated, logged.late_s)
 
 

@@ -144,9 +144,11 @@ def _overlap(measured: Run, experiment: Experiment, result: PolicyResult, mode: 
     if measured.step_log is None or experiment.parallel.pipeline == 1:
         return None
     [run] = experiment.policies
-    times = experiment.make_times(experiment.make_costs(), experiment.make_policy(run), run)
+    policy = experiment.make_policy(run)
+    times = experiment.make_times(experiment.make_costs(), policy, run)
     assert isinstance(times, HostedPipelineTimes)
-    return overlap_of(read_step_log(measured.step_log), times, result, mode)
+    in_flight = policy.steps_in_flight > 1
+    return overlap_of(read_step_log(measured.step_log), times, result, mode, in_flight=in_flight)
 
 
 def is_named(name: str, fit: str) -> bool:

@@ -27,11 +27,12 @@ class Replayed:
     working_s: Floats
 
 
-def replay(log: LoggedSteps, times: HostedPipelineTimes) -> Replayed:
+def replay(log: LoggedSteps, times: HostedPipelineTimes, *, in_flight: bool) -> Replayed:
     """`log` through the fresh clock `times` of its pipeline. O(steps).
 
-    As vLLM's asynchronous engine has it, who decodes or completes a prompt in a step decodes again as many steps later
-    as there are stages, rows that run nothing included; the first stage waits for that step's output.
+    `in_flight`: whether the engine plans decodes before the tokens that they continue are there. Who decodes or
+    completes a prompt in a step then decodes again as many steps later as there are stages, rows that run nothing
+    included, and the first stage waits for that step's output (vLLM's asynchronous scheduling).
     """
     ready_ns = np.rint(log.output_ready_s * NS_PER_S).astype(np.int64)
     scheduled_ns = np.rint(log.schedule_end_s * NS_PER_S).astype(np.int64)
@@ -40,7 +41,7 @@ def replay(log: LoggedSteps, times: HostedPipelineTimes) -> Replayed:
     rows = np.flatnonzero(log.tokens)
     for row in rows.tolist():
         before = row - times.stages
-        times.depends_ns = int(ready_ns[before]) if before >= 0 and answers[before] else 0
+        times.depends_ns = int(ready_ns[before]) if in_flight and before >= 0 and answers[before] else 0
         chunks = [(context, tokens) for _, context, tokens in log.chunks[row]]
         decodes, output_ns = int(log.decodes[row]), int(ready_ns[row])
         planned_ns = int(scheduled_ns[row]) - times.scheduling_ns(decodes + len(chunks))

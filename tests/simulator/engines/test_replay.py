@@ -65,7 +65,7 @@ def log_of(steps: list[Batch], planned_s, scheduled_s, output_s) -> LoggedSteps:
 def test_its_own_log_is_predicted_exactly() -> None:
     """Outputs, and how long each stage was at work."""
     times = clock()
-    found = replay(logged(STEPS, times), clock())
+    found = replay(logged(STEPS, times), clock(), in_flight=True)
     columns = times.log.columns()
     assert np.abs(found.late_s).max() < 2e-9
     assert np.abs(found.working_s - (columns.end_ns - columns.start_ns) / 1e9).max() < 2e-9
@@ -81,7 +81,7 @@ def test_an_output_that_comes_late_is_off_by_as_much() -> None:
     later[quiet:] += 0.005
     scheduled = log.schedule_end_s.copy()
     scheduled[quiet + 1 :] += 0.005
-    found = replay(replace(log, output_ready_s=later, schedule_end_s=scheduled), clock())
+    found = replay(replace(log, output_ready_s=later, schedule_end_s=scheduled), clock(), in_flight=True)
     assert found.late_s[quiet] == pytest.approx(-0.005, abs=1e-8)
     assert np.abs(np.delete(found.late_s, [quiet, quiet + 1, quiet + 2])).max() < 2e-9
 
@@ -90,7 +90,7 @@ def test_tokens_that_take_longer_make_decodes_late() -> None:
     """Where the first stage waits for the tokens: by as much as they take longer."""
     log = logged([batch for batch in STEPS if not batch.chunks], clock())
     slower = replace(MODE, pipeline=replace(MODE.pipeline, tokens_us=900))
-    late_s = replay(log, clock(slower)).late_s[10:]
+    late_s = replay(log, clock(slower), in_flight=True).late_s[10:]
     assert np.median(late_s) == pytest.approx(0.0003, abs=1e-8)
     assert late_s.min() > -2e-9
 
@@ -105,6 +105,19 @@ def test_rows_that_run_nothing_hold_a_place() -> None:
     times.book(ends_ns, 1_000_000, 1, 1, 101, 101, [])
     scheduled = np.array([0, 500_000, 1_000_000]) + np.array([100_000, 0, 100_000])
     outputs = np.array([ends_ns[0], ends_ns[0], ends_ns[1]])
-    found = replay(log_of(steps, scheduled / 1e9, scheduled / 1e9, outputs / 1e9), clock())
+    found = replay(log_of(steps, scheduled / 1e9, scheduled / 1e9, outputs / 1e9), clock(), in_flight=True)
     assert found.rows.tolist() == [0, 2]
     assert np.abs(found.late_s).max() < 2e-9
+
+
+def test_steps_that_are_planned_after_their_tokens_wait_for_none() -> None:
+    """An engine without steps in flight has them when it plans, so their way to the first stage is in that."""
+    times, ends_ns = clock(), array("q")
+    times.book(ends_ns, 0, 1, 1, 101, 101, [])
+    first = ends_ns[0]
+    times.book(ends_ns, 0, 1, 1, 201, 201, [])
+    times.book(ends_ns, first, 1, 1, 102, 102, [])
+    scheduled = np.array([100_000, 100_000, first + 100_000]) / 1e9
+    log = log_of([Batch(1, 101), Batch(1, 201), Batch(1, 102)], scheduled, scheduled, np.array(ends_ns) / 1e9)
+    assert np.abs(replay(log, clock(), in_flight=False).late_s).max() < 2e-9
+    assert replay(log, clock(), in_flight=True).late_s[2] == pytest.approx(0.0005, abs=1e-8)
