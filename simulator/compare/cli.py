@@ -45,6 +45,7 @@ Exit status: 0 done, 2 the input is wrong, 1 anything else.
 @click.option("--engine", metavar="PROFILE", help="Engine profile for them. [default: likewise]")
 @click.option("--tensor", type=click.IntRange(1), metavar="N",
               help="Tensor-parallel GPUs; chooses the cost table of one of N ranks.")  # fmt: skip
+@click.option("--network", metavar="NETWORK", help="What joins them. [default: the experiment's, or by the GPU]")
 @click.option("--worst", type=click.IntRange(0, 10_000), default=10, show_default=True, metavar="N",
               help="How many of the worst steps to name.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Write tables, plots and compare.md.")
@@ -60,6 +61,7 @@ def compare_runs(
     costs: str | None,
     engine: str | None,
     tensor: int | None,
+    network: str | None,
     worst: int,
     out: Path | None,
     force: bool,
@@ -75,11 +77,12 @@ def compare_runs(
     from simulator.compare.comparison import compare
     from simulator.compare.output import prepare_folder, write_tables, write_text
     from simulator.compare.page import page
-    from simulator.compare.prices import find_price
+    from simulator.compare.prices import PriceOptions, find_price
     from simulator.compare.readers import read_run
 
     reference, other = read_run(measured, label, index), read_run(simulated, label, index)
-    comparison = compare(reference, other, find_price((reference, other), costs, engine, tensor))
+    price = find_price((reference, other), PriceOptions(costs, engine, tensor, network))
+    comparison = compare(reference, other, price)
     for warning in comparison.warnings:
         print(f"warning: {warning}", file=sys.stderr)
     if out is not None:

@@ -1,4 +1,5 @@
-"""Runs that the engine profile never saw: each simulated with host times fitted to the other runs of its mode alone."""
+"""Runs that the engine profile never saw: each simulated with host times fitted to other runs of its mode, on as many
+GPUs, alone."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -6,29 +7,33 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from simulator.compare.validated_run import ValidatedRun, validate_run
-from simulator.engines.calibrate import Recording, calibrate, profile_keys, read_recording
+from simulator.engines.calibrate import calibrate, profile_keys
 from simulator.engines.profile import EngineProfile, dump_profile, load_engine
+from simulator.engines.recording import Recording, read_recording
 
 
 def held_out_runs(
     folders: Sequence[Path], runs: Sequence[ValidatedRun], costs: str | None, engine: str
 ) -> list[ValidatedRun]:
-    """`runs`, of `folders`, each simulated again; those alone in their mode, or without a step log, are left out."""
+    """`runs`, of `folders`, each simulated again. Left out are those alone in their mode and number of GPUs, those
+    without a step log, and pipelines: the log of one does not tell the host times."""
     start = load_engine(engine)
     if start is None:
         return []
     recordings = {
         folder: _recording(folder, run)
         for folder, run in zip(folders, runs, strict=True)
-        if run.measured.step_log is not None and run.experiment.table is not None
+        if run.measured.step_log is not None
+        and run.experiment.table is not None
+        and run.experiment.parallel.pipeline == 1
     }
-    mode_of = {folder: run.mode for folder, run in zip(folders, runs, strict=True)}
+    kind_of = {folder: (run.mode, run.gpus) for folder, run in zip(folders, runs, strict=True)}
     found = []
     for folder in recordings:
         others = [
             recording
             for other, recording in recordings.items()
-            if other != folder and mode_of[other] == mode_of[folder]
+            if other != folder and kind_of[other] == kind_of[folder]
         ]
         if others:
             found.append(_without(folder, others, start, costs))

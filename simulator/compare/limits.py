@@ -11,6 +11,8 @@ LIMITS = {
 """Per cent without sign, by the names of `summary.csv`."""
 METRICS = (*LIMITS, "tpot_mean_s", "tpot_p50_s", "duration_s")
 """The figures of a validation, in their order."""
+WIDER = 1.5
+"""Times as wide are the limits of runs on more than one GPU, whose processes wait for each other."""
 SMALL_S = 0.0015
 """An error of fewer seconds is within any limit."""
 NOISE = {
@@ -24,9 +26,15 @@ STEP_P95 = 10.0
 """95th percentile of them."""
 
 
-def within(figure: Figure) -> bool | None:
-    """Whether a figure is within its limit; None where it has none, or no error."""
-    limit, error = LIMITS.get(figure.name), figure.error_percent
+def limit_of(name: str, gpus: int) -> float | None:
+    """Per cent without sign for a run on so many GPUs; None where the figure has no limit."""
+    limit = LIMITS.get(name)
+    return limit if limit is None or gpus == 1 else WIDER * limit
+
+
+def within(figure: Figure, gpus: int) -> bool | None:
+    """Whether a figure of a run on so many GPUs is within its limit; None where it has none, or no error."""
+    limit, error = limit_of(figure.name, gpus), figure.error_percent
     if limit is None or math.isnan(error):
         return None
     return abs(error) <= limit or (figure.in_seconds and abs(figure.other - figure.reference) < SMALL_S)

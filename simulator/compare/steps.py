@@ -29,12 +29,13 @@ KINDS = ("decode only", f"mixed, up to {SMALL_STEP} tokens", f"mixed, above {SMA
 @dataclass(frozen=True)
 class StepPrices:
     """What steps should take: costs of the GPU, its heat if it has a power limit, and the engine of a model of so many
-    layers, None for the GPU's time alone."""
+    layers, None for the GPU's time alone. `workers`: whether the GPUs are several, with a process each."""
 
     costs: StepCosts
     heat: Heat | None = None
     profile: EngineProfile | None = None
     layers: int = 0
+    workers: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def priced_steps(log: LoggedSteps, prices: StepPrices, max_num_seqs: int | None 
     """Every step whose time the log shows, with its price; `max_num_seqs` is the engine's."""
     profile = prices.profile
     captured = [] if profile is None else profile.cuda_graphs.captured(max_num_seqs)
-    priced = price_log(log, prices.costs, captured, prices.heat)
+    priced = price_log(log, prices.costs, captured, prices.heat, workers=prices.workers)
     mode = Mode() if profile is None else profile.mode(2 if priced.pipelined else 1)
     predicted = predict(priced, mode, prices.layers)
     kind = kinds(log.decodes, log.num_chunks, log.tokens)

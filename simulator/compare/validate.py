@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from simulator.compare.validated_run import ValidatedRun
 
 NAME = "python -m simulator.compare.validate"
-TABLES = ("errors.csv", "held_out.csv", "steps.csv", "parts.csv")
+TABLES = ("errors.csv", "held_out.csv", "steps.csv", "parts.csv", "overlap.csv")
 PAGE = "README.md"
 EPILOG = f"""\b
 Examples:
@@ -41,7 +41,7 @@ Exit status: 0 done, whatever the errors; 2 the input is wrong, 1 anything else.
 @click.option("--hold-out", default=0.5, show_default=True, type=click.FloatRange(0, 0.9), metavar="SHARE",
               help="Share of steps that the profile was not fitted to, in runs that it was fitted to.")  # fmt: skip
 @click.option("--hold-runs-out", is_flag=True,
-              help="Simulate each run also with host times fitted to the others of its mode.")  # fmt: skip
+              help="Simulate each run also with host times fitted to others of its mode on as many GPUs.")  # fmt: skip
 @click.option("--force", is_flag=True, help="Overwrite the files of an earlier validation in DIR.")
 @click.version_option(__version__, prog_name=NAME)
 def validate(
@@ -56,7 +56,8 @@ def validate(
     """Simulate measured runs of vLLM, and write a page on how far the simulations are from what was measured.
 
     Each folder is a run; its run.json says how it was served, its trace.csv what was asked. Writes README.md,
-    errors.csv (figures), steps.csv (step times), parts.csv (where the error of the mean ITL comes from) and plots.
+    errors.csv (figures), steps.csv (step times), parts.csv (where the error of the mean ITL comes from), overlap.csv
+    (how far the stages of pipelines overlap) and plots.
     """
     from simulator.compare.validated_run import validate_run
     from simulator.compare.validation_page import page
@@ -110,7 +111,7 @@ def _make_way(out: Path) -> None:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f'cannot make folder "{out}": {error.strerror}', key="--out") from None
-    for pattern in ("overview.png", "quantiles-*.png", "steps-*.png", "itl-*.png"):
+    for pattern in ("overview.png", "quantiles-*.png", "steps-*.png", "itl-*.png", "overlap-*.png"):
         for path in out.glob(pattern) if _validated(out) else ():
             path.unlink()
 

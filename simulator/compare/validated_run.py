@@ -9,6 +9,7 @@ import numpy as np
 
 from simulator.compare.comparison import Comparison, compare
 from simulator.compare.measured_experiment import measured_experiment
+from simulator.compare.overlap import Overlap, overlap_of
 from simulator.compare.prices import find_price
 from simulator.compare.readers import read_run
 from simulator.compare.run import Run
@@ -20,6 +21,7 @@ from simulator.engines.profile import Mode
 from simulator.errors import InputError
 from simulator.experiment import Experiment, as_yaml_keys
 from simulator.output import write_experiment, write_run, write_summary
+from simulator.pipeline.hosted import HostedPipelineTimes
 from simulator.results import PolicyResult
 from simulator.runner import load_trace, run_policy
 from simulator.step_log_file import read_step_log
@@ -47,7 +49,8 @@ class GapShares:
 
 @dataclass(frozen=True)
 class ValidatedRun:
-    """A measured run beside its simulation. `steps` is empty and `gaps` None without a step log.
+    """A measured run beside its simulation. `steps` is empty and `gaps` None without a step log; of a pipeline, whose
+    steps overlap, there is an `overlap` instead of `steps`.
 
     `fit` says what the mode of the engine profile was fitted to, `steps` have parts where this run is among that.
     """
@@ -59,6 +62,12 @@ class ValidatedRun:
     comparison: Comparison
     steps: tuple[StepErrors, ...]
     gaps: GapShares | None
+    overlap: Overlap | None = None
+
+    @property
+    def gpus(self) -> int:
+        """How many the engine ran on."""
+        return self.experiment.parallel.tensor * self.experiment.parallel.pipeline
 
     @property
     def measured(self) -> Run:
@@ -91,6 +100,7 @@ def validate_run(folder: Path, *, costs: str | None, engine: str, held_out: floa
         comparison=comparison,
         steps=() if comparison.steps is None else _step_errors(measured, experiment, MODES[ahead], mode, held_out),
         gaps=_gap_shares(measured, result),
+        overlap=_overlap(measured, experiment, result, mode),
     )
 
 
@@ -103,7 +113,7 @@ def _compared(experiment: Experiment, result: PolicyResult, measured: Run) -> Co
         write_summary(folder, [result])
         write_experiment(folder, as_yaml_keys(experiment))
         simulated = read_run(str(folder))
-        comparison = compare(measured, simulated, find_price((measured, simulated), None, None, None))
+        comparison = compare(measured, simulated, find_price((measured, simulated)))
     if comparison.warnings:
         raise InputError("; ".join(comparison.warnings), path=measured.path)
     return comparison
@@ -113,11 +123,11 @@ def _step_errors(
     measured: Run, experiment: Experiment, mode_name: str, mode: Mode, held_out: float
 ) -> tuple[StepErrors, ...]:
     assert measured.step_log is not None
-    assert experiment.table is not None
     assert experiment.engine_profile is not None
-    log, costs = read_step_log(measured.step_log), TableCosts(experiment.table)
-    limit = experiment.policies[0].options["max_num_seqs"]
-    priced = price_log(log, costs, experiment.engine_profile.cuda_graphs.captured(limit), costs.heat())
+    log, costs = read_step_log(measured.step_log), experiment.make_costs()
+    assert isinstance(costs, TableCosts)
+    captured = experiment.engine_profile.cuda_graphs.captured(experiment.policies[0].options["max_num_seqs"])
+    priced = price_log(log, costs, captured, costs.heat(), workers=experiment.parallel.tensor > 1)
 
     def errors(used: Mask) -> list[Residuals]:
         fit_log = FitLog(priced, experiment.model.num_hidden_layers, used)
@@ -128,6 +138,17 @@ def _step_errors(
         halves = errors(fitted_blocks(len(log), held_out))
         found = [*(StepErrors(PARTS[0] if row.fitted else PARTS[1], row) for row in halves), *found]
     return tuple(found)
+
+
+def _overlap(measured: Run, experiment: Experiment, result: PolicyResult, mode: Mode) -> Overlap | None:
+    if measured.step_log is None or experiment.parallel.pipeline == 1:
+        return None
+    [run] = experiment.policies
+    policy = experiment.make_policy(run)
+    times = experiment.make_times(experiment.make_costs(), policy, run)
+    assert isinstance(times, HostedPipelineTimes)
+    in_flight = policy.steps_in_flight > 1
+    return overlap_of(read_step_log(measured.step_log), times, result, mode, in_flight=in_flight)
 
 
 def is_named(name: str, fit: str) -> bool:

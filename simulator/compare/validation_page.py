@@ -5,24 +5,21 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from textwrap import fill
 
 import numpy as np
 
 from simulator import __version__
 from simulator.compare.figures import Figure
-from simulator.compare.limits import LIMITS, METRICS, SMALL_S, STEP_LIMITS, STEP_P95, within
-from simulator.compare.steps import SMALL_STEP, errors_of_kind
-from simulator.compare.validated_run import PARTS, GapShares, ValidatedRun
+from simulator.compare.limits import METRICS, SMALL_S, STEP_LIMITS, STEP_P95, WIDER, limit_of, within
+from simulator.compare.overlap_page import overlap_section
+from simulator.compare.validated_run import PARTS, ValidatedRun
+from simulator.compare.validation_fits import fits
+from simulator.compare.validation_over import over_section
 from simulator.compare.validation_tables import figures
+from simulator.compare.wording import wrapped
 from simulator.named_tables import table_names
-from simulator.report.wording import duration, significant
 
-WIDTH = 116
-NEAR = 2.0
-"""Percentiles on either side between which the page tells how steep a distribution is, and what is near an edge."""
 HEADINGS = ("tokens/s", *(f"{name.split('_')[0].upper()} {name.split('_')[1]}" for name in METRICS[1:-1]), "duration")
-ENDERS = ("steps of decodes alone", f"mixed steps of up to {SMALL_STEP} tokens", "larger steps")
 NOISE = (
     "Two runs of vLLM 0.23 on an H200, repeated on another machine, differed by up to 4 % in mean, median and E2E"
     " figures and by up to 8.5 % in ITL p90 and p99. Errors below that cannot be told from noise. For throughput and"
@@ -32,7 +29,8 @@ STEPS = (
     "Each logged step against the price of its batch with the engine's host, so without errors of scheduling:"
     " median and 95th percentile of the errors without sign, per cent, of the steps that were fitted to, of those"
     f" held out, and of all. Limits are {' and '.join(f'{limit:g} ({kind})' for kind, limit in STEP_LIMITS.items())}"
-    f" in the median and {STEP_P95:g} at p95. `steps.csv` has the signed median, and steps by how they run (CUDA"
+    f" in the median and {STEP_P95:g} at p95, on any number of GPUs. `steps.csv` has the signed median,"
+    " and steps by how they run (CUDA"
     " graph, piecewise, eager)."
 )
 DIFFERENCES = (
@@ -45,15 +43,15 @@ PARTS_OF_ERROR = (
     " measured mean ITL."
 )
 TABLES = (
-    "`errors.csv`, `held_out.csv`, `steps.csv` and `parts.csv` hold the tables. `compare-runs` tells more of a single"
-    " pair."
+    "`errors.csv`, `held_out.csv`, `steps.csv`, `parts.csv` and `overlap.csv` hold the tables. `compare-runs` tells"
+    " more of a single pair."
 )
 
 
 HELD_OUT = (
     "The runs above had a share in the host times of their own simulation. Here each is simulated with host times"
-    " fitted to the other runs of its mode alone, as of a server that was logged at other settings; a run that is alone"
-    " in its mode cannot be held out. Fit to logs on both sides of the budgets that you compare."
+    " fitted to the other runs of its mode and of as many GPUs alone, as of a server that was logged at other settings;"
+    " a run that is alone in these cannot be held out. Fit to logs on both sides of the budgets that you compare."
 )
 
 
@@ -68,32 +66,42 @@ def _lines(
     runs: Sequence[ValidatedRun], held_out: Sequence[ValidatedRun], drawn: Sequence[str], command: str
 ) -> Iterator[str]:
     yield from ("# How accurate is it?", "")
-    yield _wrapped(
+    yield wrapped(
         f"{_counted(len(runs), 'run')} of vLLM, measured, and simulated with the same requests, settings and number of"
         " KV blocks; of the measurement the simulation sees nothing else. An error is (simulated - measured) /"
-        " measured, in per cent. **Bold** is over its limit, in the first row; an error of less than"
-        f" {1e3 * SMALL_S:g} ms is within it whatever its percentage (\\*)."
+        " measured, in per cent. **Bold** is over its limit, in the first row"
+        f"{_wider(runs)}; an error of less than {1e3 * SMALL_S:g} ms is within it whatever its percentage (\\*)."
     )
     yield from ("", *_errors(runs), "", _verdict(runs), "")
     yield from ("![Error of each figure of each run, with noise and limits](overview.png)", "")
-    yield from ("## Noise", "", _wrapped(NOISE), "")
-    yield from ("## What was fitted", "", *_fits(runs), "")
+    yield from ("## Noise", "", wrapped(NOISE), "")
+    yield from ("## What was fitted", "", *fits(runs), "")
     if held_out:
-        yield from ("## Runs held out", "", _wrapped(HELD_OUT), "", *_errors(held_out), "", _verdict(held_out), "")
+        yield from ("## Runs held out", "", wrapped(HELD_OUT), "", *_errors(held_out), "", _verdict(held_out), "")
     yield from _differences(runs)
-    yield from ("## Step times", "", _wrapped(STEPS), "", *_steps(runs), "")
-    yield from ("## Where the error of the mean ITL comes from", "", _wrapped(PARTS_OF_ERROR), "", *_parts(runs), "")
-    yield from _over(runs, drawn)
-    yield from ("## Plots and tables", "", *_plots(runs, drawn), "", TABLES, "")
+    yield from ("## Step times", "", wrapped(STEPS), "", *_steps(runs), "")
+    yield from overlap_section(runs, drawn)
+    yield from ("## Where the error of the mean ITL comes from", "", wrapped(PARTS_OF_ERROR), "", *_parts(runs), "")
+    yield from over_section(runs, drawn)
+    yield from ("## Plots and tables", "", *_plots(runs, drawn), "", wrapped(TABLES), "")
     yield from ("## Made by", "", *_made_by(runs, command))
+
+
+def _wider(runs: Sequence[ValidatedRun]) -> str:
+    if all(run.gpus == 1 for run in runs):
+        return ""
+    return f" (runs on more than one GPU: {WIDER:g} times as much, in the second)"
 
 
 def _errors(runs: Sequence[ValidatedRun]) -> Iterator[str]:
     yield "| run | " + " | ".join(HEADINGS) + " |"
     yield "| --- |" + " ---: |" * len(METRICS)
-    yield "| limit | " + " | ".join(f"{LIMITS[name]:g}" if name in LIMITS else "" for name in METRICS) + " |"
+    names = {1: "limit", max(run.gpus for run in runs): "limit, several GPUs"} | {1: "limit"}
+    for gpus, name in names.items():
+        limits = (limit_of(metric, gpus) for metric in METRICS)
+        yield f"| {name} | " + " | ".join("" if limit is None else f"{limit:g}" for limit in limits) + " |"
     for run in runs:
-        cells = {figure.name: _cell(figure) for figure in figures(run)}
+        cells = {figure.name: _cell(figure, run.gpus) for figure in figures(run)}
         yield f"| {run.name} | " + " | ".join(cells.get(name, "") for name in METRICS) + " |"
 
 
@@ -107,7 +115,7 @@ def _differences(runs: Sequence[ValidatedRun]) -> Iterator[str]:
                 rows.append(_difference(one, other))
     if not rows:
         return
-    yield from ("## What another budget changes", "", _wrapped(DIFFERENCES), "")
+    yield from ("## What another budget changes", "", wrapped(DIFFERENCES), "")
     yield "| from, to | " + " | ".join(HEADINGS) + " |"
     yield "| --- |" + " ---: |" * len(METRICS)
     yield from (*rows, "")
@@ -128,45 +136,22 @@ def _difference(one: ValidatedRun, other: ValidatedRun) -> str:
     return f"| {budgets[0]}, {budgets[1]} tokens, {first.mode} | " + " | ".join(cells) + " |"
 
 
-def _cell(figure: Figure) -> str:
+def _cell(figure: Figure, gpus: int) -> str:
     if np.isnan(figure.error_percent):
         return ""
     text = f"{figure.error_percent:+.1f}"
-    if within(figure) is False:
+    if within(figure, gpus) is False:
         return f"**{text}**"
-    return f"{text}\\*" if abs(figure.error_percent) > LIMITS.get(figure.name, np.inf) else text
+    limit = limit_of(figure.name, gpus)
+    return text if limit is None or abs(figure.error_percent) <= limit else f"{text}\\*"
 
 
 def _verdict(runs: Sequence[ValidatedRun]) -> str:
-    judged = [(run, figure, within(figure)) for run in runs for figure in figures(run) if within(figure) is not None]
+    verdicts = [(run, figure, within(figure, run.gpus)) for run in runs for figure in figures(run)]
+    judged = [verdict for verdict in verdicts if verdict[2] is not None]
     over = [f"{figure.title} of {run.name} ({figure.error_percent:+.1f} %)" for run, figure, good in judged if not good]
     inside = f"{len(judged) - len(over)} of {len(judged)} figures are within their limits."
-    return _wrapped(inside + (f" Over: {', '.join(over)}." if over else ""))
-
-
-def _fits(runs: Sequence[ValidatedRun]) -> Iterator[str]:
-    engines = ", ".join(dict.fromkeys(f"`{run.experiment.engine}`" for run in runs))
-    yield _wrapped(
-        "GPU times come from cost tables of single operators; nothing of these runs is in them. Host times come from"
-        f" {engines}, one profile a mode for all runs, though hosts differ:"
-    )
-    yield ""
-    for mode, fit in dict.fromkeys((run.mode, " ".join(run.fit.split())) for run in runs):
-        yield _wrapped(f"- {mode}: {fit or 'the profile does not say'}", "  ")
-    yield ""
-    fitted = [any(row.part == PARTS[0] for row in run.steps) for run in runs]
-    others = [run.name for run, was in zip(runs, fitted, strict=True) if not was]
-    if all(fitted):
-        said = (
-            "So host times were fitted to part of the steps of these very runs, and the times of arrival and"
-            " delivery to all of their requests. Of the figures above TTFT and E2E hold those two times; no figure was"
-            " itself fitted to."
-        )
-    elif any(fitted):
-        said = f"Nothing was fitted to {', '.join(others)}."
-    else:
-        said = "None of the runs above is among them."
-    yield _wrapped(said)
+    return wrapped(inside + (f" Over: {', '.join(over)}." if over else ""))
 
 
 def _steps(runs: Sequence[ValidatedRun]) -> Iterator[str]:
@@ -183,7 +168,12 @@ def _steps(runs: Sequence[ValidatedRun]) -> Iterator[str]:
                 yield f"| {run.name} | {kind} | {rows['all'].steps:,} | " + " | ".join(cells) + " |"
     for run in runs:
         if not run.steps:
-            yield from ("", f"{run.name}: {'; '.join(run.comparison.notes) or 'no step log'}")
+            yield from ("", wrapped(_no_steps(run)))
+
+
+def _no_steps(run: ValidatedRun) -> str:
+    notes = [note.removeprefix(f"{run.name}: ") for note in run.comparison.notes]
+    return f"{run.name}: {'; '.join(notes) or 'no step log'}"
 
 
 def _bold(value: float, limit: float) -> str:
@@ -202,62 +192,8 @@ def _parts(runs: Sequence[ValidatedRun]) -> Iterator[str]:
             yield f"| {run.name} | " + " | ".join(f"{part.percent:+.1f}" for part in run.comparison.parts) + " |"
 
 
-def _over(runs: Sequence[ValidatedRun], drawn: Sequence[str]) -> Iterator[str]:
-    """Each figure over its limit: what is known of the reason."""
-    found = [(run, figure) for run in runs for figure in figures(run) if within(figure) is False]
-    if found:
-        yield from ("## Figures over their limits", "")
-    for run, figure in found:
-        pair = f"measured {_value(figure, figure.reference)}, simulated {_value(figure, figure.other)}"
-        sentences = [f"**{figure.title} of {run.name}**: {pair} ({figure.error_percent:+.1f} %)."]
-        if figure.group == "itl" and figure.title[-2:].isdigit() and run.measured.itl is not None:
-            sentences += _percentile(run, int(figure.title[-2:]), figure.other)
-        yield from (_wrapped(" ".join(sentences)), "")
-    captions = {"itl": "Distribution of the time between tokens", "quantiles": "Measured and simulated percentiles"}
-    for name in dict.fromkeys(run.name for run, _ in found):
-        for kind, caption in captions.items():
-            if f"{kind}-{name}" in drawn:
-                yield from (f"![{caption}, {name}]({kind}-{name}.png)", "")
-
-
-def _percentile(run: ValidatedRun, percent: int, simulated_s: float) -> Iterator[str]:
-    """How steep the distribution is there, and which steps end the gaps there."""
-    assert run.measured.itl is not None
-    shares = np.linspace(0.0, 1.0, 2001)
-    place = 100 * float(np.interp(simulated_s, run.measured.itl.at(shares), shares))
-    around = (percent - NEAR, min(percent + NEAR, 100.0))
-    low, high = (duration(float(value)) for value in run.measured.itl.at(np.array(around) / 100))
-    yield f"The simulated value is the measured percentile {place:.1f}: from p{around[0]:g} to p{around[1]:g} the"
-    yield f"measured gaps grow from {low} to {high}, so a few gaps move this percentile far."
-    if run.gaps is not None:
-        yield from _ended_by(run, run.gaps, percent)
-
-
-def _ended_by(run: ValidatedRun, gaps: GapShares, percent: int) -> Iterator[str]:
-    """Steps of later kinds take longer, so the kinds follow each other along the distribution."""
-    shares = list(zip(gaps.measured, gaps.simulated, strict=True))
-    first = f"{shares[0][0]:.1f} % of the measured gaps ({shares[0][1]:.1f} % of the simulated) end with {ENDERS[0]}"
-    others = [
-        f"{ours:.1f} % ({theirs:.1f} %) with {steps}"
-        for steps, (ours, theirs) in zip(ENDERS[1:], shares[1:], strict=True)
-    ]
-    yield f"{first}, {' and '.join(others)}."
-    ends = np.cumsum(gaps.measured)
-    kind = min(int(np.searchsorted(ends, percent)), len(ENDERS) - 1)
-    near = [f"{edge:.1f} %" for edge in ends[:-1] if abs(edge - percent) <= NEAR]
-    at_edge = f", near the edge at {' and at '.join(near)}" if near else ""
-    yield f"So percentile {percent} is of gaps that end with {ENDERS[kind]}{at_edge}."
-    if run.comparison.steps is not None:
-        bias = errors_of_kind(run.comparison.steps, kind).median_percent
-        yield f"In this run the prices of such steps are off by {bias:+.1f} % in the median."
-
-
-def _value(figure: Figure, value: float) -> str:
-    return duration(value) if figure.in_seconds else significant(value)
-
-
 def _plots(runs: Sequence[ValidatedRun], drawn: Sequence[str]) -> Iterator[str]:
-    kinds = {"quantiles": "percentiles", "steps": "step times", "itl": "time between tokens"}
+    kinds = {"quantiles": "percentiles", "steps": "step times", "itl": "time between tokens", "overlap": "overlap"}
     for run in runs:
         links = [f"[{text}]({kind}-{run.name}.png)" for kind, text in kinds.items() if f"{kind}-{run.name}" in drawn]
         yield f"- {run.name}: {', '.join(links)}"
@@ -270,12 +206,6 @@ def _made_by(runs: Sequence[ValidatedRun], command: str) -> Iterator[str]:
     for name, digest in dict.fromkeys((str(run.experiment.costs), run.experiment.costs_sha256) for run in runs):
         sidecar = table_names().get(name, Path(name)).with_suffix(".yaml").read_bytes()
         yield f"- cost table {name}: SHA-256 of its CSV {digest}, of its YAML {sha256(sidecar).hexdigest()}"
-
-
-def _wrapped(text: str, indent: str = "") -> str:
-    together = text.replace(" %", "\0%")
-    lines = fill(together, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-    return lines.replace("\0", " ")
 
 
 def _counted(number: int, noun: str) -> str:

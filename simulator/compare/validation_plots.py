@@ -1,5 +1,5 @@
-"""The plots of a validation: all errors at a glance, and for each run quantiles, step times and, where a figure of ITL
-is off, its distribution. Importing this module imports matplotlib."""
+"""The plots of a validation: all errors at a glance, and for each run quantiles, step times or overlap of stages and,
+where a figure of ITL is off, its distribution. Importing this module imports matplotlib."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,7 +8,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
-from simulator.compare.limits import LIMITS, METRICS, NOISE, within
+from simulator.compare.limits import LIMITS, METRICS, NOISE, WIDER, within
+from simulator.compare.overlap_plot import draw_overlap
 from simulator.compare.quantile_plot import draw_quantiles
 from simulator.compare.run import Distribution
 from simulator.compare.step_plot import draw_steps
@@ -34,6 +35,8 @@ def write_plots(runs: Sequence[ValidatedRun], folder: Path) -> list[str]:
             drawings[f"quantiles-{run.name}"] = draw_quantiles(run.comparison)
             if run.comparison.steps is not None:
                 drawings[f"steps-{run.name}"] = draw_steps(run.comparison)
+            if run.overlap is not None:
+                drawings[f"overlap-{run.name}"] = draw_overlap(run.name, run.overlap)
             if itl_is_off(run):
                 drawings[f"itl-{run.name}"] = draw_gaps(run)
         for stem, drawing in drawings.items():
@@ -44,12 +47,14 @@ def write_plots(runs: Sequence[ValidatedRun], folder: Path) -> list[str]:
 def itl_is_off(run: ValidatedRun) -> bool:
     """Whether a figure of the time between tokens is over its limit, and both distributions are known."""
     known = run.measured.itl is not None and run.simulated.itl is not None
-    return known and any(within(figure) is False for figure in figures(run) if figure.group == "itl")
+    return known and any(within(figure, run.gpus) is False for figure in figures(run) if figure.group == "itl")
 
 
 def draw_overview(runs: Sequence[ValidatedRun]) -> Drawing:
     """Error over metric, a marker a run; grey is noise, dashes are limits."""
     note = "grey: two measurements of one run may differ by as much, where that is known; dotted: limits"
+    if any(run.gpus > 1 for run in runs):
+        note += f", {WIDER:g} times as wide on several GPUs"
     drawing = new_figure(10.4, 4.0 + 0.2 * len(runs), "Error of simulated figures", note)
     axes = drawing.subplots()
     for place, name in enumerate(METRICS):

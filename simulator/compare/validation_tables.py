@@ -1,11 +1,12 @@
 """The tables of a validation: errors of figures, of step times, and the parts of the error of the mean ITL."""
 
 from collections.abc import Iterator, Sequence
+from math import isnan
 from pathlib import Path
 from typing import Any
 
 from simulator.compare.figures import Figure
-from simulator.compare.limits import LIMITS, METRICS, within
+from simulator.compare.limits import METRICS, limit_of, within
 from simulator.compare.output import write_csv
 from simulator.compare.validated_run import ValidatedRun
 
@@ -17,6 +18,7 @@ COLUMNS = {
         *("median_percent", "median_absolute_percent", "p95_absolute_percent"),
     ),
     "parts.csv": ("run", "part", "seconds", "percent_of_measured"),
+    "overlap.csv": ("run", "kind", "figure", "measured", "simulated", "error_percent"),
 }
 
 
@@ -36,6 +38,7 @@ def write_tables(runs: Sequence[ValidatedRun], folder: Path, held_out: Sequence[
         ("held_out.csv", _errors(held_out)),
         ("steps.csv", _steps(runs)),
         ("parts.csv", _parts(runs)),
+        ("overlap.csv", _overlaps(runs)),
     ):
         write_csv(folder / name, COLUMNS[name], rows)
 
@@ -43,10 +46,11 @@ def write_tables(runs: Sequence[ValidatedRun], folder: Path, held_out: Sequence[
 def _errors(runs: Sequence[ValidatedRun]) -> Iterator[tuple[Any, ...]]:
     for run in runs:
         for figure in figures(run):
-            judged = {None: "", True: "yes", False: "no"}[within(figure)]
+            judged = {None: "", True: "yes", False: "no"}[within(figure, run.gpus)]
             error = f"{figure.error_percent:.2f}"
-            limit = LIMITS.get(figure.name, "")
-            yield run.name, figure.name, f"{figure.reference:.6g}", f"{figure.other:.6g}", error, limit, judged
+            limit = limit_of(figure.name, run.gpus)
+            values = (f"{figure.reference:.6g}", f"{figure.other:.6g}", error, "" if limit is None else limit)
+            yield run.name, figure.name, *values, judged
 
 
 def _steps(runs: Sequence[ValidatedRun]) -> Iterator[tuple[Any, ...]]:
@@ -61,3 +65,11 @@ def _parts(runs: Sequence[ValidatedRun]) -> Iterator[tuple[Any, ...]]:
     for run in runs:
         for part in run.comparison.parts:
             yield run.name, part.name, f"{part.seconds:.3e}", f"{part.percent:.2f}"
+
+
+def _overlaps(runs: Sequence[ValidatedRun]) -> Iterator[tuple[Any, ...]]:
+    for run in runs:
+        for name, kind, measured, simulated in () if run.overlap is None else run.overlap.figures():
+            error = 100 * (simulated / measured - 1) if measured > 0 else float("nan")
+            cells = ["" if isnan(value) else f"{value:.6g}" for value in (measured, simulated)]
+            yield run.name, kind, name, *cells, "" if isnan(error) else f"{error:.2f}"

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from textwrap import fill
 
 import numpy as np
 
@@ -20,8 +21,11 @@ __all__ = [
     "percent",
     "request_table",
     "worst_table",
+    "wrapped",
 ]
 
+WIDTH = 116
+"""Characters of a line of a page."""
 REQUEST_QUANTILES = (1, 5, 25, 50, 75, 95, 99)
 
 
@@ -113,3 +117,10 @@ def _value(figure: Figure, value: float) -> str:
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if math.isfinite(value) and value == round(value) else significant(value)
+
+
+def wrapped(text: str, indent: str = "") -> str:
+    """Lines of a page; no line begins with the sign of a percentage."""
+    together = text.replace(" %", "\0%")
+    lines = fill(together, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return lines.replace("\0", " ")

@@ -1,24 +1,20 @@
 """`calibrate-engine`: an engine profile from step logs, and how well it tells steps that it was not fitted to."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from simulator.cost_table import CostTable
 from simulator.engines.fit import fit_mode
 from simulator.engines.fit_line import FitLog, Mask
-from simulator.engines.latency import ClientTimes, arrival_and_delivery, read_client_times
+from simulator.engines.latency import arrival_and_delivery
 from simulator.engines.logged import EAGER, EMPTY, FULL, PIECEWISE, PricedLog, predict, price_log
 from simulator.engines.profile import EngineProfile, Mode
+from simulator.engines.recording import OVERLAPPING, Recording
 from simulator.errors import InputError
-from simulator.models import model_names
-from simulator.step_log_file import LoggedSteps, read_step_log
-from simulator.table_costs import TableCosts
+from simulator.step_log_file import LoggedSteps
 from simulator.trace import Floats
 
 BLOCK = 50
@@ -34,17 +30,6 @@ LATEST_US = 1e6
 MIXED = 0.05
 """Share of steps of the other mode from which a log is of two."""
 MODES = ("synchronous", "asynchronous")
-
-
-@dataclass(frozen=True)
-class Recording:
-    """A step log with the costs of its model on its GPU; the engine's `max_num_seqs` and what clients saw, if known."""
-
-    name: str
-    log: LoggedSteps
-    table: CostTable
-    max_num_seqs: int | None = None
-    clients: ClientTimes | None = None
 
 
 @dataclass(frozen=True)
@@ -111,9 +96,11 @@ def fitted_blocks(steps: int, held_out: float) -> Mask:
 
 def _priced(recording: Recording, profile: EngineProfile) -> PricedLog:
     """InputError where most steps took less than the GPU's time alone should take."""
-    costs = TableCosts(recording.table)
+    costs = recording.costs(profile)
     captured = profile.cuda_graphs.captured(recording.max_num_seqs)
-    priced = price_log(recording.log, costs, captured, costs.heat())
+    workers = recording.table.metadata.tensor_parallel > 1
+    priced = price_log(recording.log, costs, captured, costs.heat(), workers=workers)
+    _require_one_stage(recording.log)
     measured = predict(priced, Mode(), _layers(recording)).measured_s
     ahead = recording.log.pipelined[1:][priced.resumed[1:]]
     if len(ahead) > BLOCK and MIXED < float(np.mean(ahead)) < 1 - MIXED:
@@ -128,6 +115,13 @@ def _priced(recording: Recording, profile: EngineProfile) -> PricedLog:
         problem = f"{dear} of {told.sum()} steps took less time than the GPU should need; are these the costs of the"
         raise InputError(f"{problem} log's model and GPU: {recording.table.name}?", path=recording.log.path)
     return priced
+
+
+def _require_one_stage(log: LoggedSteps) -> None:
+    """InputError where most steps are scheduled while two and more are under way: an engine on one stage runs one
+    ahead."""
+    if len(log) > 2 and float(np.mean(log.schedule_start_s[2:] < log.update_end_s[:-2])) > 0.5:
+        raise InputError(f"three and more steps are under way at a time: {OVERLAPPING}", path=log.path)
 
 
 def _layers(recording: Recording) -> int:
@@ -215,36 +209,4 @@ def profile_keys(profile: EngineProfile) -> dict[str, Any]:
 
 def _without_zeros(values: dict[str, Any]) -> dict[str, Any]:
     kept = {key: _without_zeros(value) if isinstance(value, dict) else value for key, value in values.items()}
-    return {key: value for key, value in kept.items() if value not in (0.0, {}, "")}
-
-
-def read_recording(
-    path: Path, table: CostTable, max_num_seqs: int | None = None, requests: Path | None = None
-) -> Recording:
-    """The recording in a step log, or in a folder with `steps.csv.gz` and, if there, `requests.csv` and `run.json`."""
-    steps, name = path, path.name
-    if path.is_dir():
-        steps, name = path / "steps.csv.gz", path.resolve().name
-        if not steps.is_file():
-            raise InputError("no steps.csv.gz in this folder", path=path)
-        if requests is None and (path / "requests.csv").is_file():
-            requests = path / "requests.csv"
-        if (path / "run.json").is_file():
-            limit = _limit_of(path / "run.json", table)
-            max_num_seqs = limit if max_num_seqs is None else max_num_seqs
-    clients = None if requests is None else read_client_times(requests)
-    return Recording(name, read_step_log(steps), table, max_num_seqs, clients)
-
-
-def _limit_of(path: Path, table: CostTable) -> int | None:
-    """`max_num_seqs` of a `run.json`; InputError where its model is one that is known here, and not the table's."""
-    try:
-        about = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"not readable as JSON: {' '.join(str(error).split())}", path=path) from None
-    if not isinstance(about, dict):
-        raise InputError("should be a JSON object", path=path)
-    model, limit = about.get("model"), about.get("max_num_seqs")
-    if model in model_names() and model != table.metadata.model.name:
-        raise InputError(f"a run of {model}, but {table.name} has the costs of {table.metadata.model.name}", path=path)
-    return limit if isinstance(limit, int) and limit > 0 else None
+    return {key: value for key, value in kept.items() if value not in (0.0, {}, "", None)}

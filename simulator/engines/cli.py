@@ -42,6 +42,11 @@ Exit status: 0 done, 2 the input is wrong, 1 anything else.
     metavar="PROFILE",
     help="Profile to start from: CUDA-graph sizes, and what the logs do not tell. [default: vllm-0.23]",
 )
+@click.option(
+    "--network",
+    metavar="NETWORK",
+    help="What joins the ranks of a table of one of several (@tpN). [default: by the GPU]",
+)
 @click.option("--name", metavar="NAME", help="Name of the new profile. [default: the file's, or the start's]")
 @click.option(
     "--max-num-seqs",
@@ -70,6 +75,7 @@ def calibrate_engine(
     steps: tuple[Path, ...],
     costs: tuple[str, ...],
     engine: str,
+    network: str | None,
     name: str | None,
     max_num_seqs: int | None,
     requests: tuple[Path, ...],
@@ -85,8 +91,9 @@ def calibrate_engine(
     """
     from rich.console import Console
 
-    from simulator.engines.calibrate import calibrate, profile_keys, read_recording
+    from simulator.engines.calibrate import calibrate, profile_keys
     from simulator.engines.profile import check_profile, dump_profile, load_engine
+    from simulator.engines.recording import read_recording
     from simulator.named_tables import find_table
 
     if out is not None:
@@ -99,7 +106,7 @@ def calibrate_engine(
             raise InputError(f"{len(given)} for {len(steps)} step logs; give one for each", key=key)
     tables = [find_table(name_or_path) for name_or_path in (costs * len(steps) if len(costs) == 1 else costs)]
     recordings = [
-        read_recording(path, table, max_num_seqs, requests[place] if requests else None)
+        read_recording(path, table, max_num_seqs, requests[place] if requests else None, network)
         for place, (path, table) in enumerate(zip(steps, tables, strict=True))
     ]
     found = calibrate(recordings, start, name=name or (out.stem if out is not None else start.name), held_out=hold_out)

@@ -34,7 +34,10 @@ def fit_in_flight(logs: Sequence[FitLog], start: Mode, missing: list[str]) -> Mo
 
 
 def _fit_launches(logs: Sequence[FitLog], mode: Mode, missing: list[str]) -> Mode:
-    """`layer_us` from the outputs that waited for the launch of the step after them."""
+    """`layer_us` from the outputs that waited for the launch of the step after them; of workers from a step's own."""
+    if all(log.priced.workers for log in logs):
+        return _fit_own_launches(logs, mode, missing)
+    logs = [log for log in logs if not log.priced.workers]
     for way in (FULL, PIECEWISE, EAGER):
         launch = launches(mode)[way]
         could = sum(int(_could_wait(log, way).sum()) for log in logs)
@@ -79,6 +82,47 @@ def _launch_us(log: FitLog, way: int, launch: Launch) -> Floats:
     each_us = (waited - host_s(launch.prepare, priced.sequences)) * 1e6 / log.layers
     each_us = each_us[wanted]
     return np.asarray(each_us[each_us > 0])
+
+
+def _fit_own_launches(logs: Sequence[FitLog], mode: Mode, missing: list[str]) -> Mode:
+    """`layer_us` of workers, from steps' own outputs: each waits for the GPU or for its launch, whichever is later."""
+    for way in (PIECEWISE, EAGER):
+        launch = launches(mode)[way]
+        columns = [_own_columns(log, way, launch) for log in logs]
+        gpu, layers, took = (np.concatenate(parts) for parts in zip(*columns, strict=True))
+        each_s, bound = 0.0, 0
+        if len(took):
+            each_s = _least_launch(gpu, layers, took)
+            bound = int((gpu < layers * each_s).sum())
+        if bound < max(FEWEST_BOUND, LEAST_SHARE * len(took)):
+            told = f"{bound} of {len(took)} steps are launch-bound, too few to fit"
+            missing.append(f"{KINDS[way]}.layer_us: {told}; kept as it was")
+            continue
+        mode = with_way(mode, way, replace(launch, layer_us=round(each_s * 1e6, 2)))
+    return mode
+
+
+def _own_columns(log: FitLog, way: int, launch: Launch) -> tuple[Floats, Ints, Floats]:
+    """Of steps of one way after decodes: seconds from when inputs were prepared until the GPU should be done, layers,
+    and seconds until the output."""
+    priced, steps = log.priced, log.priced.log
+    prepared = steps.schedule_end_s + host_s(launch.prepare, priced.sequences)
+    free = np.concatenate([[-np.inf], steps.output_ready_s[:-1]])
+    gpu = np.maximum(free - prepared, 0.0) + priced.gpu_s + host_s(launch.gpu, priced.sequences)
+    took = steps.output_ready_s - prepared
+    wanted = _could_wait(log, way) & (took > 0)
+    return gpu[wanted], np.full(int(wanted.sum()), log.layers), took[wanted]
+
+
+def _least_launch(gpu: Floats, layers: Ints, took: Floats) -> float:
+    """Seconds a layer with the least loss of max(GPU, launch) against what steps took."""
+
+    def errors(each_s: Floats) -> Floats:
+        return np.asarray(np.maximum(gpu, layers * each_s[0]) / took - 1)
+
+    begin = float(np.median(took / layers))  # from above: shorter than all GPU times there would be no slope
+    found = least_squares(errors, [begin], bounds=(0, np.inf), loss="soft_l1", f_scale=LOSS_SCALE, x_scale=begin)
+    return float(found.x[0])
 
 
 def _beyond_price(logs: Sequence[FitLog], mode: Mode, way: int, full_gpu: HostTime) -> tuple[Ints, Floats]:

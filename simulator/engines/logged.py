@@ -25,12 +25,14 @@ NS_PER_S = 1e9
 @dataclass(frozen=True)
 class PricedLog:
     """A log with what its steps are: `kind` of each, its `sequences`, and `gpu_s`, GPU seconds by the cost table, with
-    padding to captured sizes and under the power limit, but without `Launch.gpu`."""
+    padding to captured sizes and under the power limit, but without `Launch.gpu`. `workers`: whether other processes
+    than the scheduler's launch them, as for more than one GPU (see `simulator.engines.times.EngineTimes`)."""
 
     log: LoggedSteps
     kind: Ints
     sequences: Ints
     gpu_s: Floats
+    workers: bool = False
 
     @property
     def pipelined(self) -> bool:
@@ -51,8 +53,10 @@ class PricedLog:
         return np.asarray(resumed)
 
 
-def price_log(log: LoggedSteps, costs: StepCosts, captured: list[int], heat: Heat | None = None) -> PricedLog:
-    """`log` at `costs`, with CUDA graphs for the `captured` numbers of tokens. O(steps)."""
+def price_log(
+    log: LoggedSteps, costs: StepCosts, captured: list[int], heat: Heat | None = None, *, workers: bool = False
+) -> PricedLog:
+    """`log` at `costs`, with CUDA graphs for the `captured` numbers of tokens; `workers` as of PricedLog. O(steps)."""
     padded = padded_tokens(captured)
     tokens = log.tokens
     kind = np.where(tokens == 0, EMPTY, np.where(tokens >= len(padded), EAGER, PIECEWISE))
@@ -77,7 +81,7 @@ def price_log(log: LoggedSteps, costs: StepCosts, captured: list[int], heat: Hea
         end_ns = start_ns + int(price)
         decoded_ns = end_ns
         gpu_s[step] = price / NS_PER_S
-    return PricedLog(log, kind, log.decodes + log.num_chunks, gpu_s)
+    return PricedLog(log, kind, log.decodes + log.num_chunks, gpu_s, workers)
 
 
 def host_s(time: HostTime, sequences: Ints) -> Floats:
@@ -96,7 +100,7 @@ class Predicted:
 
     Without steps in flight a step is `output_ready - schedule_end`. With them it lasts from where the GPU was done with
     the step before to its own output, unless that waited for the launch of the step after it. Where the output before
-    waited so, the GPU was done when it should have been.
+    waited so, the GPU was done when it should have been. Where workers launch, no output waits so.
     """
 
     measured_s: Floats
@@ -144,14 +148,14 @@ def _predict_in_flight(priced: PricedLog, mode: Mode, layers: int) -> Predicted:
     log = priced.log
     prepare, launch, gpu = _by_kind(priced, mode, layers)
     collect = 1e-6 * mode.collect_us
-    prepared = log.schedule_end_s + prepare
-    launched = prepared + launch
+    prepared, launched = _host_s(priced, prepare, launch)
     ready, resumed = log.output_ready_s, priced.resumed
     measured, predicted, ahead = (np.full(len(log), np.nan) for _ in range(3))
     free = -np.inf
     for step in np.flatnonzero(priced.kind != EMPTY).tolist():
         done = max(max(free, prepared[step]) + gpu[step], launched[step])
-        next_launched = launched[step + 1] if step + 1 < len(log) and log.pipelined[step + 1] else -np.inf
+        waits = not priced.workers and step + 1 < len(log) and log.pipelined[step + 1]
+        next_launched = launched[step + 1] if waits else -np.inf
         ahead[step] = max(done + collect, next_launched) - ready[step]
         if next_launched > done + collect:
             free = done
@@ -160,3 +164,15 @@ def _predict_in_flight(priced: PricedLog, mode: Mode, layers: int) -> Predicted:
             measured[step], predicted[step] = ready[step] - free, done + collect - free
         free = ready[step] - collect
     return Predicted(measured, predicted, ahead)
+
+
+def _host_s(priced: PricedLog, prepare: Floats, launch: Floats) -> tuple[Floats, Floats]:
+    """When the inputs of each step are prepared, and when its last kernel is launched. A worker does one step after the
+    other; what has an output is launched."""
+    log = priced.log
+    prepared = log.schedule_end_s + prepare
+    launched_s = -np.inf
+    for step in np.flatnonzero(priced.kind != EMPTY).tolist() if priced.workers else ():
+        prepared[step] = max(log.schedule_end_s[step], launched_s) + prepare[step]
+        launched_s = min(prepared[step] + launch[step], log.output_ready_s[step])
+    return prepared, prepared + launch

@@ -67,11 +67,13 @@ class Aftermath:
 class Handing:
     """What pipeline stages hand each other through their hosts: `send_us` from launching a step until the next stage's
     host has heard of it, `tokens_us` from the end of a step on the last stage until the first one's has its tokens.
-    `eager_layer_us` where launching a layer eagerly takes otherwise there than on one GPU."""
+    `eager_layer_us` where launching a layer eagerly takes otherwise there than on one GPU. `fit` says where the figures
+    come from."""
 
     send_us: Microseconds = 0.0
     tokens_us: Microseconds = 0.0
     eager_layer_us: Microseconds | None = None
+    fit: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +131,8 @@ class EngineProfile:
     asynchronous: Mode
     cuda_graphs: CudaGraphs = CudaGraphs()
     all_reduce_saves_us: Microseconds = 0.0
-    """What fusing an all-reduce of tensor-parallel ranks with the norm after it saves of each."""
+    """What fusing an all-reduce of tensor-parallel ranks with the norm after it saves of each; `fit` says of which."""
+    fit: str = ""
     sent_tensors: Annotated[int, Ge(1)] = 1
     """Tensors of (tokens, hidden) that a pipeline stage sends to the next."""
     sources: tuple[str, ...] = ()

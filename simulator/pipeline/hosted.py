@@ -96,6 +96,21 @@ class HostedPipelineTimes(PipelineTimes):
         ends_ns.append(end_ns + self._collect_ns)
         return first_ns
 
+    def scheduling_ns(self, sequences: int) -> int:
+        """How long planning a step takes the host."""
+        return self._mode.schedule.ns(sequences)
+
+    def settle(self, output_ns: int) -> None:
+        """The step booked last had its output then, as a log says. So the last stage was free then, and each before it
+        no later than what came after allows."""
+        log, free_ns = self.log, self._free_ns
+        free_ns[-1] = output_ns - self._collect_ns
+        for stage in range(self.stages - 1, 0, -1):
+            place = stage - self.stages
+            since_ns = log.end_ns[place] - log.start_ns[place] + log.sent_ns[place - 1] - log.end_ns[place - 1]
+            free_ns[stage - 1] = min(free_ns[stage - 1], free_ns[stage] - since_ns)
+        self._launched_ns = [min(pair) for pair in zip(self._launched_ns, free_ns, strict=True)]
+
     def pause_ns(self, decodes: int) -> int:
         """See `StepTimes.pause_ns`."""
         return self._mode.update.ns(decodes) + self._mode.between.ns(decodes)

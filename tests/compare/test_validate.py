@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 
 from simulator.compare import validate as command
+from simulator.compare.figures import Figure
 from simulator.compare.held_out_runs import held_out_runs
-from simulator.compare.limits import LIMITS, METRICS, SMALL_S
+from simulator.compare.limits import LIMITS, METRICS, SMALL_S, within
 from simulator.compare.measured_experiment import measured_experiment
 from simulator.compare.validate import TABLES
 from simulator.compare.validated_run import ValidatedRun, is_named, validate_run
+from simulator.compare.validation_fits import fits
 from simulator.compare.validation_page import page
 from simulator.compare.validation_tables import write_tables
 from simulator.errors import InputError
@@ -25,7 +27,8 @@ from tests.house.paths import ROOT
 FOLDER = ROOT / "results/validation"
 PAGE = (FOLDER / "README.md").read_text(encoding="utf-8")
 NAMES = sorted(path.parent.name for path in (FOLDER / "measured").glob("*/run.json"))
-QUICK = ("sync-llama-3.1-8b-code4x-b2048-l0", "sync-llama-13b-conv1x-b8192-l0")
+SEVERAL = ("pp2-async-llama-3.1-8b-conv3x-b2048", "tp2-async-llama-3.1-8b-conv3x-b2048")
+QUICK = ("sync-llama-3.1-8b-code4x-b2048-l0", "sync-llama-13b-conv1x-b8192-l0", *SEVERAL)
 RUNS = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in NAMES]
 
 
@@ -57,16 +60,19 @@ def test_the_committed_tables_are_those_of_this_version(name: str, tmp_path: Pat
     write_tables([validated(name)], tmp_path)
     for table in set(TABLES) - {"held_out.csv"}:
         committed, computed = rows_of(FOLDER / table, name), rows_of(tmp_path / table, name)
-        assert len(committed) == len(computed) > 0
+        assert len(committed) == len(computed)
+        assert bool(computed) == (table == "errors.csv" or (name == SEVERAL[0]) == (table == "overlap.csv")), table
         for ours, theirs in zip(committed, computed, strict=True):
             assert all(alike(ours[key], theirs[key]) for key in ours), (table, ours, theirs)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_figure_is_within_its_limit_or_named_as_over(name: str) -> None:
-    """Limits are those of the issue that asked for this, written out here; the page names the figures over them."""
+    """Limits are those of the issue that asked for this, written out here, and 1.5 times as wide on two GPUs; the page
+    names the figures over them."""
     limits = {"output_tokens_per_s": 2, "itl_mean_s": 4, "itl_p50_s": 5, "itl_p90_s": 12, "itl_p99_s": 12}
     limits |= {"ttft_p50_s": 8, "ttft_p90_s": 10, "ttft_p99_s": 15, "e2e_p50_s": 6, "e2e_p99_s": 6}
+    limits = {metric: limit * (1.5 if name in SEVERAL else 1) for metric, limit in limits.items()}
     rows = {row["metric"]: row for row in rows_of(FOLDER / "errors.csv", name)}
     assert set(rows) == {*limits, "tpot_mean_s", "tpot_p50_s", "duration_s"}
     for metric, limit in limits.items():
@@ -96,7 +102,8 @@ def test_the_committed_page_is_that_of_this_version() -> None:
 
 @pytest.mark.slow
 def test_runs_held_out_are_those_of_this_version(tmp_path: Path) -> None:
-    """Each of the four synchronous runs with what the other three tell; the asynchronous one has no other."""
+    """Each of the four synchronous runs with what the other three tell. One asynchronous run is alone on one GPU; of
+    those on two one is of ranks, the other a pipeline."""
     runs = [validated(name) for name in NAMES]
     others = held_out_runs([FOLDER / "measured" / name for name in NAMES], runs, None, "vllm-0.23")
     assert [run.name for run in others] == [name for name in NAMES if name.startswith("sync")]
@@ -117,7 +124,7 @@ def test_the_readme_shows_what_the_page_says() -> None:
     """Its brief table has rows of the page's, and the figures over their limits."""
     brief = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n## How accurate\n")[2].partition("\n## ")[0]
     header, _, *rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in _table(brief)]
-    headings, _, _, *full = [[cell.strip() for cell in line.split("|")[1:-1]] for line in _table(PAGE)]
+    headings, _, _, _, *full = [[cell.strip() for cell in line.split("|")[1:-1]] for line in _table(PAGE)]
     places = [headings.index(heading) for heading in header[1:]]
     cells = [[row[place].removesuffix("\\*") for place in places] for row in full]
     assert sorted(row[1:] for row in rows) == sorted(cells)
@@ -287,8 +294,8 @@ def test_the_command_writes_page_tables_and_plots(tmp_path: Path, monkeypatch: p
     folder, out = tiny_run(tmp_path / "tiny"), tmp_path / "out"
     options = (folder, "--engine", tmp_path / "slow.yaml", "--out", out)
     assert ran(monkeypatch, *options) == 0
-    names = {"README.md", "errors.csv", "held_out.csv", "steps.csv", "parts.csv", "overview.png", "quantiles-tiny.png"}
-    assert {path.name for path in out.iterdir()} == {*names, "itl-tiny.png"}
+    names = {"README.md", "errors.csv", "held_out.csv", "steps.csv", "parts.csv", "overlap.csv", "overview.png"}
+    assert {path.name for path in out.iterdir()} == {*names, "quantiles-tiny.png", "itl-tiny.png"}
     before = {path.name: path.read_bytes() for path in out.iterdir() if path.name != "README.md"}
     (out / "quantiles-gone.png").write_bytes(b"")
     (out / "notes.txt").write_text("mine", encoding="utf-8")
@@ -322,6 +329,22 @@ def test_two_runs_of_one_name_are_refused(
     assert "folders of one name: tiny, tiny" in capsys.readouterr().err
 
 
+def test_a_wider_limit_is_that_of_several_gpus() -> None:
+    """7 % of ITL p50 are over the limit on one GPU and within it on two."""
+    figure = Figure("itl_p50_s", 1.0, 1.07)
+    assert [within(figure, gpus) for gpus in (1, 2)] == [False, True]
+
+
+def test_what_a_run_of_several_gpus_was_used_for_is_said() -> None:
+    """Of the one's the profile has the stages' times, of the other's what fusing saves; no more."""
+    text = " ".join("\n".join(fits([validated(name) for name in SEVERAL])).split())
+    assert f"- stages of a pipeline: set by hand on {SEVERAL[0]} (7,373 steps)" in text
+    assert (
+        f"- ranks that share each layer: all_reduce_saves_us by the decode steps of {SEVERAL[1]} (7,752 steps)" in text
+    )
+    assert text.endswith(f"Of {SEVERAL[0]} and {SEVERAL[1]} comes what is named with them and nothing else.")
+
+
 def test_no_engine_is_no_validation(tmp_path: Path) -> None:
     """The GPU's time alone is not what an engine takes."""
     with pytest.raises(InputError, match=r"--engine: .*name a profile"):
@@ -329,8 +352,9 @@ def test_no_engine_is_no_validation(tmp_path: Path) -> None:
 
 
 def test_limits_are_documented() -> None:
-    """The page shows each of them."""
-    line = next(line for line in PAGE.splitlines() if line.startswith("| limit |"))
-    assert [cell.strip() for cell in line.split("|")[2:-1]] == [f"{LIMITS.get(name, ''):g}" if name in LIMITS else ""
-                                                               for name in METRICS]  # fmt: skip
+    """The page shows each of them, and those of runs on several GPUs."""
+    for title, times in (("limit", 1), ("limit, several GPUs", 1.5)):
+        line = next(line for line in PAGE.splitlines() if line.startswith(f"| {title} |"))
+        shown = [f"{times * LIMITS[name]:g}" if name in LIMITS else "" for name in METRICS]
+        assert [cell.strip() for cell in line.split("|")[2:-1]] == shown
     assert f"{1e3 * SMALL_S:g} ms" in PAGE

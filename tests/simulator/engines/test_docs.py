@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.engines.profile import Aftermath, CudaGraphs, EngineProfile, HostTime, Launch, Mode, load_engine
+from simulator.engines.profile import Aftermath, CudaGraphs, EngineProfile, Handing, HostTime, Launch, Mode, load_engine
 from simulator.power_limit import PowerLimit
 from tests.house.paths import ROOT
 from tests.simulator.conftest import Simulate
@@ -15,7 +15,7 @@ PAGE = (ROOT / "docs/engines.md").read_text(encoding="utf-8")
 EXAMPLE = re.findall(r"^`plain-host.yaml`:\n\n```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("kind", [EngineProfile, Mode, Launch, CudaGraphs, PowerLimit, Aftermath, HostTime])
+@pytest.mark.parametrize("kind", [EngineProfile, Mode, Launch, CudaGraphs, PowerLimit, Aftermath, Handing, HostTime])
 def test_every_key_is_described(kind: type) -> None:
     """In backticks, alone or in a mapping."""
     words = {word for code in re.findall(r"`([^`\n]+)`", PAGE) for word in re.findall(r"\w+", code)}

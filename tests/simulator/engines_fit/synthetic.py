@@ -90,9 +90,17 @@ class Clock:
     updated: list[float]
 
 
-def run(steps: Sequence[Batch], mode: Mode, *, in_flight: bool, costs: StepCosts = COSTS, jitter: float = 0.0) -> Clock:
+def run(
+    steps: Sequence[Batch],
+    mode: Mode,
+    *,
+    in_flight: bool,
+    costs: StepCosts = COSTS,
+    jitter: float = 0.0,
+    workers: bool = False,
+) -> Clock:
     """`steps` one after the other through an engine of `mode`; `jitter` is the relative deviation of each time, and one
-    in fifty steps is held up by 30 ms somewhere."""
+    in fifty steps is held up by 30 ms somewhere. `workers` launch beside the engine, one step after the other."""
     random = np.random.default_rng(1)
     padded = padded_tokens(CAPTURED)
 
@@ -101,7 +109,7 @@ def run(steps: Sequence[Batch], mode: Mode, *, in_flight: bool, costs: StepCosts
         return usual + (0.03 if jitter and random.random() < 0.004 else 0)
 
     clock = Clock([], [], [], [])
-    now, gpu_end, quiet_from = 1.0, 0.0, 0
+    now, gpu_end, quiet_from, launched = 1.0, 0.0, 0, 0.0
     for step, batch in enumerate(steps):
         graph = batch.tokens < len(padded)
         way = mode.eager if not graph else mode.piecewise if batch.chunks else mode.full
@@ -116,14 +124,14 @@ def run(steps: Sequence[Batch], mode: Mode, *, in_flight: bool, costs: StepCosts
             quiet_from = step + 1 + mode.aftermath.steps
         clock.start.append(now)
         clock.end.append(now + took(mode.schedule, batch))
-        prepared = clock.end[-1] + took(way.prepare, batch)
+        prepared = max(clock.end[-1], launched if workers else 0.0) + took(way.prepare, batch)
         launched = prepared + 1e-6 * LAYERS * way.layer_us
         gpu_end_before, gpu_end = gpu_end, max(max(prepared, gpu_end) + gpu, launched)
         collected = step if not in_flight else step - 1
         if collected < 0:
-            now = launched  # nothing to collect: the next step is planned at once
+            now = clock.end[-1] if workers else launched  # nothing to collect: the next step is planned at once
             continue
-        done = gpu_end if not in_flight else max(gpu_end_before, launched)
+        done = gpu_end if not in_flight else max(gpu_end_before, clock.end[-1] if workers else launched)
         clock.ready.append(done + 1e-6 * mode.collect_us)
         clock.updated.append(clock.ready[-1] + took(mode.update, steps[collected]))
         following = steps[min(step + 1, len(steps) - 1)]
@@ -143,9 +151,11 @@ def write_log(path: Path, steps: Sequence[Batch], clock: Clock) -> Path:
     return path
 
 
-def fit_log(path: Path, steps: Sequence[Batch], clock: Clock, costs: StepCosts = COSTS) -> FitLog:
+def fit_log(
+    path: Path, steps: Sequence[Batch], clock: Clock, costs: StepCosts = COSTS, *, workers: bool = False
+) -> FitLog:
     """The log of `steps` priced, all of it used."""
-    priced = price_log(read_step_log(write_log(path, steps, clock)), costs, CAPTURED)
+    priced = price_log(read_step_log(write_log(path, steps, clock)), costs, CAPTURED, workers=workers)
     return FitLog(priced, LAYERS, np.ones(len(steps), dtype=np.bool_))
 
 

@@ -136,6 +136,10 @@ def test_limits_of_a_folder_are_used(here, calibrate):
         (("sync", "--costs", "h200/llama-33b"), "are these the costs of the log's model and GPU: h200/llama-33b?"),
         (("empty", "--costs", COSTS), "empty: no steps.csv.gz in this folder"),
         (("known", "--costs", COSTS), "a run of llama-13b, but h200/llama-3.1-8b has the costs of llama-3.1-8b"),
+        (("pair", "--costs", COSTS), "run.json, tensor: ran on 2 tensor-parallel GPUs, h200/llama-3.1-8b is of 1"),
+        (("stages", "--costs", COSTS), "run.json, pipeline: ran on 2 stages; steps of pipeline stages overlap"),
+        (("stages.csv", "--costs", COSTS), "stages.csv: three and more steps are under way at a time"),
+        (("sync", "--costs", COSTS + "@tp2", "--network", "h200-nvlin"), 'did you mean "h200-nvlink"'),
         (("backwards.csv", "--costs", COSTS), "backwards.csv, line 3: schedule_start_s is before that of step 0"),
         (("sync/requests.csv", "--costs", COSTS), "sync/requests.csv"),
         (("sync/steps.csv.gz", "--costs", COSTS, "--requests", "async/requests.csv"), "does not fit the log"),
@@ -148,11 +152,17 @@ def test_a_mistake_is_one_message(here, calibrate, arguments, message):
     (here / "known").mkdir()
     (here / "known/steps.csv.gz").write_bytes((here / "sync/steps.csv.gz").read_bytes())
     (here / "known/run.json").write_text('{"model": "llama-13b"}', encoding="utf-8")
+    for name, degree in (("pair", "tensor"), ("stages", "pipeline")):
+        (here / name).mkdir()
+        (here / name / "steps.csv.gz").write_bytes((here / "sync/steps.csv.gz").read_bytes())
+        (here / name / "run.json").write_text(json.dumps({degree: 2}), encoding="utf-8")
     header = ",".join(("step", "schedule_start_s", "schedule_end_s", "output_ready_s", "update_end_s", "num_waiting",
                        "num_running", "num_decodes", "decode_context_sum", "decode_context_max", "prefills",
                        "preempted"))  # fmt: skip
     rows = ["0,5,6,7,8,0,1,1,9,9,,", "1,4,6,7,8,0,1,1,9,9,,"]
     (here / "backwards.csv").write_text("\n".join([header, *rows, ""]), encoding="utf-8")
+    three = [f"{step},{step},{step},{step + 2.5},{step + 2.5},0,1,1,9,9,," for step in range(9)]
+    (here / "stages.csv").write_text("\n".join([header, *three, ""]), encoding="utf-8")
     before = sorted(here.iterdir())
     code, _, err = calibrate(*arguments)
     assert code == 2
@@ -187,3 +197,21 @@ def test_one_step_leaves_all_as_it_was(here, calibrate):
     for name in ("schedule", "update", "between", "full", "piecewise", "eager", "aftermath", "arrival_us"):
         assert getattr(found.synchronous, name) == getattr(start.synchronous, name)
     assert found.asynchronous == start.asynchronous
+
+
+def test_ranks_exchange_by_the_network_that_is_named(here, calibrate):
+    """A log at the prices of a rank without exchanges: by a network that takes no time to speak of it is what it was
+    made with, by the usual one steps come out too long."""
+    (here / "free.yaml").write_text(
+        "{name: free, about: no time, link: {latency_us: 0, gigabytes_per_s: 1000000}}", encoding="utf-8"
+    )
+    table = TableCosts(find_table(COSTS + "@tp2"))
+    steps = batches(600)
+    write_log(here / "tp2.csv.gz", steps, run(steps, ASYNC, in_flight=True, costs=table, workers=True))
+
+    def gpu_us(*options):
+        assert calibrate("tp2.csv.gz", "--costs", COSTS + "@tp2", "--out", "tp2.yaml", "--force", *options)[0] == 0
+        return load_engine(str(here / "tp2.yaml")).asynchronous.full.gpu.step_us
+
+    assert gpu_us("--network", "free.yaml") == pytest.approx(140, rel=0.2)
+    assert gpu_us() < 60

@@ -181,3 +181,21 @@ def test_no_time_is_negative():
     assert 50 < falling.step_us < 100
     below = robust_line(sequences, -1e-6 * sequences)
     assert (below.step_us, below.sequence_us) == pytest.approx((0, 0), abs=0.01)
+
+
+@pytest.mark.parametrize("jitter", [0.0, 0.02])
+def test_launches_of_workers_come_back(tmp_path, jitter):
+    """From outputs of steps of up to some 1,200 tokens: their launch takes 22 ms, and the GPU less. Those that the GPU
+    bounds tell nothing, however many there are."""
+    steps, made = batches(2500, prompts=(560, 900, 3000)), replace(ASYNC, eager=replace(ASYNC.eager, layer_us=700))
+    log = fit_log(tmp_path / "log", steps, run(steps, made, in_flight=True, workers=True, jitter=jitter), workers=True)
+    assert fit_mode([log], ASYNC).mode.eager.layer_us == pytest.approx(700, rel=0.03)
+
+
+def test_launches_of_workers_that_the_gpu_hides_are_kept(tmp_path):
+    """All prompts are of 1,500 tokens and more: 24 ms on the GPU."""
+    steps = batches(1500, prompts=(3000,))
+    log = fit_log(tmp_path / "log", steps, run(steps, ASYNC, in_flight=True, workers=True), workers=True)
+    fitted = fit_mode([log], replace(ASYNC, eager=replace(ASYNC.eager, layer_us=321)))
+    assert fitted.mode.eager.layer_us == 321
+    assert any("eager.layer_us: " in line and "launch-bound, too few" in line for line in fitted.unidentified)

@@ -22,6 +22,16 @@ def test_a_mode_predicts_its_own_steps(tmp_path, mode, in_flight):
     assert np.nanmax(np.abs(found.ahead_s[2:-1])) < 2e-6
 
 
+def test_outputs_do_not_wait_for_the_launches_of_workers(tmp_path):
+    """The log of such an engine is predicted to the microsecond, and as another's it is not."""
+    clock = run(STEPS, ASYNC, in_flight=True, workers=True)
+    found = predict(fit_log(tmp_path / "log", STEPS, clock, workers=True).priced, ASYNC, LAYERS)
+    assert np.isfinite(found.measured_s).mean() > 0.8
+    assert np.nanmax(np.abs(found.ahead_s[2:-1])) < 2e-6
+    other = predict(fit_log(tmp_path / "log", STEPS, clock).priced, ASYNC, LAYERS)
+    assert np.nanmax(np.abs(other.ahead_s[2:-1])) > 0.005
+
+
 def test_a_step_that_takes_longer_is_off_by_as_much(tmp_path):
     """One of a thousand, by 5 ms."""
     clock = run(STEPS, SYNC, in_flight=False)
