@@ -201,9 +201,14 @@ def _at_the_cap(log: LoggedRun, options: Mapping[str, Any]) -> list[str]:
     notes = []
     rows = log.iterations
     time_ns, waiting = rows.of_stretches("time_ns"), rows.of_stretches("waiting") > 0
+    in_step, running = (
+        rows.of_stretches("num_decodes") + rows.of_stretches("num_prefills"),
+        rows.of_stretches("running"),
+    )
     for option in ("max_batch_size", "max_num_seqs"):
         if option in options:
-            held_up = waiting & (rows.of_stretches("running") >= options[option])
+            of_each_step = bool((running > options[option]).any())  # in a pipeline some policies limit micro-batches
+            held_up = waiting & ((in_step if of_each_step else running) >= options[option])
             share = time_ns[held_up].sum() / max(1, time_ns.sum())
             if share >= 0.01:
                 notes.append(f"requests waited at {option} {options[option]} in {100 * share:.0f} % of the busy time")
