@@ -39,7 +39,7 @@ def recursion(stages: int, count: int) -> tuple[float, list[int], PipelineTimes]
     """CPU seconds, ends and log of `count` micro-batches, as many under way as stages."""
     costs = LinearCosts(per_token_ns=stages * STAGE_NS // TOKENS)
     prices = stage_prices(costs, split_layers(stages, stages))
-    times, ends = PipelineTimes(costs, prices, stages, lambda _: SENDING_NS), array("q")
+    times, ends = PipelineTimes(prices, stages, lambda _: SENDING_NS), array("q")
     begun = time.process_time()
     for k in range(count):
         times.book(ends, ends[k - stages] if k >= stages else 0, TOKENS, TOKENS, 6400, 100, ())

@@ -10,6 +10,7 @@ from typing import Any
 import simpy
 
 from simulator.clients import replay
+from simulator.coasting import CoastingScheduler
 from simulator.core import Policy, Request
 from simulator.pipeline.scheduler import PipelinedScheduler
 from simulator.pipeline.times import PipelineTimes
@@ -17,7 +18,7 @@ from simulator.replicas import as_one
 from simulator.routers import Router, make_router
 from simulator.runlog import LoggedRun
 from simulator.scheduler import Scheduler
-from simulator.step_times import StepTimes
+from simulator.step_times import CoastingTimes
 
 OnStep = Callable[[Scheduler], None]
 
@@ -112,7 +113,7 @@ class Engine:
 def simulate(
     requests: Iterator[Request],
     policy: Policy,
-    *times: StepTimes,
+    *times: CoastingTimes | PipelineTimes,
     block_size: int,
     num_blocks: int,
     prefixes: bool = False,
@@ -136,7 +137,7 @@ def simulate(
     return as_one([scheduler.logged_run() for scheduler in schedulers])
 
 
-def _scheduler(policy: Policy, times: StepTimes, memory: dict[str, Any]) -> Scheduler:
+def _scheduler(policy: Policy, times: CoastingTimes | PipelineTimes, memory: dict[str, Any]) -> Scheduler:
     if isinstance(times, PipelineTimes):
         return PipelinedScheduler(policy, times, **memory)
-    return Scheduler(policy, times, **memory)
+    return CoastingScheduler(policy, times, **memory)

@@ -30,7 +30,7 @@ from simulator.pipeline.times import PipelineTimes, SendTime
 from simulator.plugins import make_policy
 from simulator.policy_runs import PolicyRun, apply_settings, complete_options, resolve_policies
 from simulator.routers import RouterName
-from simulator.step_times import GpuTimes, StepTimes
+from simulator.step_times import CoastingTimes, GpuTimes
 from simulator.table_costs import TableCosts
 from simulator.validation import parse
 
@@ -111,7 +111,7 @@ class Experiment:
         saved_us = 0.0 if self.engine_profile is None else self.engine_profile.all_reduce_saves_us
         return Exchanges(self.network, self.model, self.parallel.tensor, saved_us)
 
-    def make_times(self, costs: StepCosts, policy: Policy, run: PolicyRun) -> StepTimes:
+    def make_times(self, costs: StepCosts, policy: Policy, run: PolicyRun) -> CoastingTimes | PipelineTimes:
         """The clock of the engine that runs `policy` at `costs`."""
         if self.parallel.pipeline > 1:
             return self._pipeline_times(costs, policy, run)
@@ -140,10 +140,10 @@ class Experiment:
         heats = [costs.heat() for _ in stages] if isinstance(costs, TableCosts) else []
         known = [heat for heat in heats if heat is not None]
         if self.engine_profile is None:
-            return PipelineTimes(costs, prices, len(stages), sends, known)
+            return PipelineTimes(prices, len(stages), sends, known)
         captured = self.engine_profile.cuda_graphs.captured(run.options.get("max_num_seqs"))
         mode = self.engine_profile.mode(policy.steps_in_flight)
-        return HostedPipelineTimes(costs, prices, stages, sends, known, mode, captured)
+        return HostedPipelineTimes(prices, stages, sends, known, mode, captured)
 
     def _sends(self) -> SendTime:
         """How long activations take from one stage to the next; no time where no network is known."""

@@ -21,16 +21,11 @@ class StepTimes(Protocol):
     """
 
     hosted: bool
-    """Whether a host takes time, so that `pause_ns` and `foreseen` have something to say."""
+    """Whether a host takes time, so that `pause_ns` has something to say."""
     arrival_ns: int
     """From a request's arrival until a scheduler can see it."""
     delivery_ns: int
     """From the engine's having a token until the client has it."""
-
-    @property
-    def measured_context(self) -> float:
-        """See `StepCosts.measured_context`."""
-        ...
 
     def book(
         self,
@@ -48,6 +43,19 @@ class StepTimes(Protocol):
         """
         ...
 
+    def pause_ns(self, decodes: int) -> int:
+        """From the end of a step until the engine plans the next, while `decodes` requests decode."""
+        ...
+
+
+class CoastingTimes(StepTimes, Protocol):
+    """A clock that can tell the times of many steps of decodes at once, see `simulator.coasting`."""
+
+    @property
+    def measured_context(self) -> float:
+        """See `StepCosts.measured_context`."""
+        ...
+
     def decode_piece(self, ends_ns: "array[int]", decodes: int, decode_context: int, longest: int) -> DecodePiece:
         """The time from the last of `ends_ns` to the end of the next step, of decodes alone, and from there to that of
         the one after it."""
@@ -56,10 +64,6 @@ class StepTimes(Protocol):
     def foreseen(self, ends_ns: "array[int]", decodes: int, interval_ns: float) -> int:
         """For how many steps pieces tell when they end, now that one says `interval_ns` for the next; 0 where not even
         for that. To be asked again with each piece."""
-        ...
-
-    def pause_ns(self, decodes: int) -> int:
-        """From the end of a step until the engine plans the next, while `decodes` requests decode."""
         ...
 
     def count_beyond(self, decodes: int, decode_context: int, steps: int) -> None:

@@ -175,7 +175,7 @@ def _scheduler(policy: Remembering, run: Row) -> Scheduler:
     if stages == 1:
         return Scheduler(policy, GpuTimes(costs), **memory)  # the log has the times
     prices = SharedByLayers(costs, split_layers(stages, stages))
-    return PipelinedScheduler(policy, PipelineTimes(costs, prices, stages, lambda _: 0), **memory)
+    return PipelinedScheduler(policy, PipelineTimes(prices, stages, lambda _: 0), **memory)
 
 
 def difference(row: Row, simulated: Row) -> str | None:

@@ -189,7 +189,7 @@ class Case:
         """The package's clock."""
         if len(self.layers) > 1:
             stages = split_layers(sum(self.layers), len(self.layers), self.layers)
-            return PipelineTimes(self.costs, stage_prices(self.costs, stages), len(stages), self.sending_ns)
+            return PipelineTimes(stage_prices(self.costs, stages), len(stages), self.sending_ns)
         if self.host is None:
             return GpuTimes(self.costs)
         mode, captured, layers = self.host.mode, self.host.captured, self.host.layers

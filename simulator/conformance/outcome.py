@@ -22,7 +22,7 @@ COSTS = LinearCosts(fixed_ns=1000, per_token_ns=10, per_context_token_ns=1)
 def run(policy: AtDepth, case: Case, requests: list[Request], stages: int = 1) -> LoggedRun:
     """`case` under `policy`; `requests` are its arrivals."""
     split = split_layers(stages, stages)
-    pipeline = PipelineTimes(COSTS, stage_prices(COSTS, split), stages, lambda _: 10)
+    pipeline = PipelineTimes(stage_prices(COSTS, split), stages, lambda _: 10)
     return simulate(
         iter(requests),
         cast(Policy, policy),

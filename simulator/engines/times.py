@@ -5,8 +5,8 @@ p = t + schedule + prepare, its kernels launched at l = p + layers x launch. The
 k-1) and is done no earlier than l. Its outputs are collected then, and, with steps in flight, not before the next step
 has been launched: the same thread does both. After update and what is between, the host plans the next.
 
-Steps of decodes alone may pass unseen (`Scheduler.coast`). What they change is caught up with at the next look, and
-`foreseen` and the pieces of `decode_piece` end where they would go otherwise than one asked for: coasting is exact.
+Steps of decodes alone may pass unseen (`CoastingScheduler.coast`). What they change is caught up with at the next look,
+and `foreseen` and the pieces of `decode_piece` end where they would go otherwise than one asked for: coasting is exact.
 """
 
 from array import array

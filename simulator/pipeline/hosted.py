@@ -12,7 +12,6 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import replace
 
-from simulator.costs import StepCosts
 from simulator.engines.profile import HostTime, Launch, Mode, padded_tokens
 from simulator.pipeline.layers import Stage
 from simulator.pipeline.prices import StagePrices
@@ -28,7 +27,6 @@ class HostedPipelineTimes(PipelineTimes):
 
     def __init__(
         self,
-        costs: StepCosts,
         prices: StagePrices,
         stages: Sequence[Stage],
         send_ns: SendTime,
@@ -36,7 +34,7 @@ class HostedPipelineTimes(PipelineTimes):
         mode: Mode,
         captured: list[int],
     ) -> None:
-        super().__init__(costs, prices, len(stages), send_ns, heats)
+        super().__init__(prices, len(stages), send_ns, heats)
         self._padding_ns = prices.padding_ns
         self._mode, self._padded = mode, padded_tokens(captured)
         layers = sum(stage.layers for stage in stages)

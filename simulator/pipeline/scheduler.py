@@ -81,9 +81,6 @@ class PipelinedScheduler(Scheduler):
         """See `Scheduler.pause_ns`."""
         return self._times.pause_ns(self._places[0][2])
 
-    def coast(self, until_ns: float) -> None:
-        """A pipeline never does."""
-
     def schedule(self, now_ns: int) -> int | None:
         """See `Scheduler.schedule`; where a step with nothing to do holds a place, that is booked."""
         if self._by_turns:

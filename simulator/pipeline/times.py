@@ -8,11 +8,9 @@ others when the activations have come from the stage before. Sending takes time,
 from array import array
 from collections.abc import Callable, Sequence
 
-from simulator.costs import DecodePiece, StepCosts
 from simulator.pipeline.log import PipelineLog
 from simulator.pipeline.prices import StagePrices
 from simulator.power_limit import Heat
-from simulator.step_times import FOREVER
 
 SendTime = Callable[[int], float]
 """Nanoseconds until the activations of so many tokens are at the next stage."""
@@ -26,14 +24,11 @@ class PipelineTimes:
 
     def __init__(
         self,
-        costs: StepCosts,
         prices: StagePrices,
         stages: int,
         send_ns: SendTime,
         heats: Sequence[Heat] = (),
     ) -> None:
-        self.measured_context = costs.measured_context
-        self.count_beyond = costs.count_beyond
         self.stages = stages
         self.log = PipelineLog(stages)
         self.depends_ns = 0
@@ -90,14 +85,6 @@ class PipelineTimes:
         if not (self._heats and tokens):
             return int(price_ns)
         return int(self._heats[stage].step_ns(start_ns, 0, tokens, price_ns))
-
-    def decode_piece(self, ends_ns: "array[int]", decodes: int, decode_context: int, longest: int) -> DecodePiece:
-        """Not asked for: a pipeline never coasts."""
-        raise NotImplementedError
-
-    def foreseen(self, ends_ns: "array[int]", decodes: int, interval_ns: float) -> int:  # noqa: ARG002 - the interface
-        """See `StepTimes.foreseen`: any number."""
-        return FOREVER
 
     def pause_ns(self, decodes: int) -> int:  # noqa: ARG002 - the interface
         """See `StepTimes.pause_ns`: planning takes no time."""

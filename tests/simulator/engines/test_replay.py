@@ -32,7 +32,7 @@ STEPS = batches(400)
 
 def clock(mode: Mode = MODE) -> HostedPipelineTimes:
     """A fresh one of two stages; activations take 50 us."""
-    return HostedPipelineTimes(COSTS, SharedByLayers(COSTS, STAGES), STAGES, lambda _: 50_000.0, (), mode, CAPTURED)
+    return HostedPipelineTimes(SharedByLayers(COSTS, STAGES), STAGES, lambda _: 50_000.0, (), mode, CAPTURED)
 
 
 def logged(steps: list[Batch], times: HostedPipelineTimes) -> LoggedSteps:

@@ -59,7 +59,7 @@ def pipeline(
     """Run `requests`, (arrival in nanoseconds, prompt, output); a layer takes 1 ns a token unless `costs` are given."""
     stages = split_layers(sum(layers), len(layers), layers)
     costs = costs or LinearCosts(per_token_ns=sum(layers))
-    times = PipelineTimes(costs, stage_prices(costs, stages), len(stages), send)
+    times = PipelineTimes(stage_prices(costs, stages), len(stages), send)
     watched = Watched(policy)
     jobs = (Request(index, *facts) for index, facts in enumerate(requests))
     log = simulate(jobs, watched, times, block_size=16, num_blocks=num_blocks)

@@ -30,7 +30,7 @@ every_policy = pytest.mark.parametrize("policy", list(OPTIONS))
 def one_stage(case: Case) -> PipelineTimes:
     """The clock of a pipeline of a single stage."""
     (stage,) = split_layers(3, 1)
-    return PipelineTimes(case.costs, stage_prices(case.costs, [stage]), 1, case.sending_ns)
+    return PipelineTimes(stage_prices(case.costs, [stage]), 1, case.sending_ns)
 
 
 def told(run: LoggedRun, requests: int) -> dict[str, Any]:
