@@ -235,14 +235,16 @@ def _report(
     plots: bool,
     page: bool,
 ) -> None:
+    from simulator.experiment import parallel_in_words
     from simulator.report.terminal import notes, summary_table
 
     costs = experiment.costs if isinstance(experiment.costs, str) else "linear (analytic)"
+    costs += parallel_in_words(experiment.parallel)
     if plots or page:
         from simulator.report.plots import write_plots
 
         with console.status("drawing"):
-            drawn = write_plots(results, folder, trace.name, costs) if plots else []
+            drawn = write_plots(results, folder, trace.name, costs, experiment.engine) if plots else []
             if page:
                 from simulator.report.page import write_page
 
@@ -250,7 +252,8 @@ def _report(
     console.print(summary_table(results, width=console.width))
     for line in notes(results):
         _say(console, line)
-    _say(console, f"{len(trace)} requests of {trace.name}, costs {costs}; written to {folder}")
+    engine = "" if experiment.engine == "none" else f", engine {experiment.engine}"
+    _say(console, f"{len(trace)} requests of {trace.name}, costs {costs}{engine}; written to {folder}")
 
 
 def _say(console: "Console", line: str) -> None:

@@ -15,7 +15,7 @@ from simulator.bundled import bundled_roots, resolve
 from simulator.core import Policy, Surroundings
 from simulator.cost_table import CostTable, Gpu, load_gpu
 from simulator.costs import LinearCosts, StepCosts
-from simulator.engines.profile import NONE, EngineProfile, engine_names, engine_sha256, load_engine
+from simulator.engines.profile import NONE, EngineProfile, Handing, engine_names, engine_sha256, load_engine
 from simulator.engines.times import engine_times
 from simulator.errors import InputError, nearest
 from simulator.exchanges import Exchanges, Sends
@@ -60,6 +60,12 @@ class Parallel:
     replicas: Annotated[int, Ge(1), Le(4096)] = 1
     pipeline_layers: tuple[Annotated[int, Ge(1)], ...] | None = None
     router: RouterName = "round-robin"
+
+
+def parallel_in_words(parallel: Parallel) -> str:
+    """', tensor parallel 2, 4 stages, 2 replicas': what goes behind the name of the costs; nothing for one GPU."""
+    parts = {"tensor parallel {}": parallel.tensor, "{} stages": parallel.pipeline, "{} replicas": parallel.replicas}
+    return "".join(f", {words.format(count)}" for words, count in parts.items() if count > 1)
 
 
 @dataclass(frozen=True)
@@ -208,6 +214,7 @@ def resolve_experiment(raw: Mapping[str, Any], *, path: Path | None = None, sett
         pipeline_network = _resolve_network(keys.pipeline_network or keys.network, gpu, 2, beside)
         if table is not None and pipeline_network is None:
             notes.append("activations take no time from stage to stage: give a --network")
+    notes += _pipeline_notes(profile, keys.parallel.pipeline)
     stages = split_layers(model.num_hidden_layers, keys.parallel.pipeline, keys.parallel.pipeline_layers)
     if table is not None and tensor > 1 and network is None:
         notes.append(f"steps are priced without the all-reduces between the {tensor} GPUs, so they are too short")
@@ -312,6 +319,19 @@ def _model_source(name: str, table: CostTable | None, beside: Path | None) -> st
         return name
     path = resolve(name, beside) or Path(name)
     return str(path.resolve()) if path.exists() else name
+
+
+def _pipeline_notes(profile: EngineProfile | None, stages: int) -> list[str]:
+    """Where the hosts of stages are not known, or only from shorter pipelines."""
+    if profile is None or stages == 1:
+        return []
+    if {profile.synchronous.pipeline, profile.asynchronous.pipeline} == {Handing()}:
+        return [f"engine {profile.name} does not say what stages hand each other: their hosts do it in no time"]
+    if stages > 2:
+        return [
+            f"what stages hand each other was found on two of them: {stages} with engine {profile.name} are a guess"
+        ]
+    return []
 
 
 def _resolve_network(name: str | None, gpu: Gpu, tensor: int, beside: Path | None) -> Network | None:

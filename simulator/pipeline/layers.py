@@ -22,6 +22,8 @@ def split_layers(layers: int, stages: int, given: Sequence[int] | None = None) -
     What does not divide goes to the last stages before the last, which has the LM head (vLLM's
     `distributed/utils.py`, `get_pp_indices`). Raises InputError where stages and layers do not fit.
     """
+    if not given and stages > layers:
+        raise InputError(f"{stages} stages, but the model has {layers} layers", key="parallel.pipeline")
     counts = list(given) if given else _even(layers, stages)
     if len(counts) != stages:
         raise InputError(f"{len(counts)} numbers of layers for {stages} stages", key="parallel.pipeline_layers")

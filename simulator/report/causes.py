@@ -28,7 +28,7 @@ CAUSES = (
         "PB1 prefill lengths",
         "#f29bb5",
         "",
-        "Two micro-batches have prompt tokens, one of them more than the other, and that takes longer.",
+        "Two micro-batches have prompt tokens, one of them more or after a longer context, and that takes longer.",
     ),
     Cause(
         "prefill_and_decode",
@@ -56,7 +56,7 @@ CAUSES = (
         "dependency on own last stage",
         "#56b4e9",
         "..",
-        "All requests are under way, and none can go on before the last stage has sampled its token.",
+        "All requests are under way, and some go on only when the last stage has sampled their token.",
     ),
     Cause(
         "fill_and_drain",

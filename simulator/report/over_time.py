@@ -128,6 +128,8 @@ def _queues(result: PolicyResult, edges: Floats) -> list[Floats]:
 def _peaks(results: Sequence[PolicyResult]) -> dict[str, Sequence[str]]:
     names = {"most running": "running", "most waiting": "waiting", "most KV": "kv_tokens"}
     return {
-        heading: [f"{result.iterations[name].max():,.0f}" if len(result.iterations) else "-" for result in results]
+        heading + (" of a replica" if any("replica" in result.iterations.columns for result in results) else ""): [
+            f"{result.iterations[name].max():,.0f}" if len(result.iterations) else "-" for result in results
+        ]
         for heading, name in names.items()
     }

@@ -10,6 +10,7 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from simulator import __version__
+from simulator.experiment import Parallel, parallel_in_words
 from simulator.report.bubble_table import bubble_table
 from simulator.report.causes import seen_causes
 from simulator.report.headline import headline, notes
@@ -100,7 +101,7 @@ def write_page(
     )
     page = environment.get_template("page.html.j2").render(
         trace=_inline(experiment.get("trace", "unnamed trace")),
-        costs=_inline(experiment.get("costs", "an unnamed table")),
+        costs=_inline(experiment.get("costs", "an unnamed table")) + _parallel(experiment),
         engine=_engine(experiment),
         labels=[result.label for result in results],
         headline=headline(results),
@@ -120,6 +121,12 @@ def write_page(
     path = folder / "report.html"
     path.write_text(page, encoding="utf-8", newline="\n")
     return path
+
+
+def _parallel(experiment: Mapping[str, Any]) -> str:
+    """GPUs together, stages and replicas, behind the name of the costs."""
+    degrees = experiment.get("parallel", {})
+    return parallel_in_words(Parallel(*(degrees.get(name, 1) for name in ("tensor", "pipeline", "replicas"))))
 
 
 def _engine(experiment: Mapping[str, Any]) -> str:

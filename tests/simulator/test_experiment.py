@@ -305,7 +305,7 @@ class TestKeys:
             ({"kv_cache": {"gpu_memory_utilization": 1.1}}, "kv_cache.gpu_memory_utilization: "),
             ({"kv_cache": {"gpu_memory_utilization": 0.05}}, "kv_cache.gpu_memory_utilization: the weights of llama"),
             ({"parallel": {"tensor": 0}}, "parallel.tensor: "),
-            ({"parallel": {"pipeline": 33}}, "parallel.pipeline: 1"),
+            ({"parallel": {"pipeline": 33}}, "parallel.pipeline: 33 stages, but the model has 32 layers"),
             ({"parallel": {"pipeline": 2, "pipeline_layers": [9, 9]}}, "parallel.pipeline_layers: 9 + 9 = 18 layers; "),
             ({"parallel": {"pipeline": 2, "pipeline_layers": [32]}}, "parallel.pipeline_layers: 1 numbers of layers"),
             ({"parallel": {"pipeline_layers": [0, 32]}}, "parallel.pipeline_layers"),

@@ -36,11 +36,12 @@ def test_every_cause_and_column_is_described(simulate: Simulate, here: Path) -> 
     assert abs(rows.bubble_s.sum() / rows.span_s.sum() - summary.bubble_fraction[0]) < 1e-9
 
 
-def test_the_command_works(simulate: Simulate) -> None:
-    """As it is shown, on fewer requests."""
-    (command,) = re.findall(r"^simulate-trace (.*)", PAGE, re.MULTILINE)
-    arguments = shlex.split(command.replace("--limit 500", "--limit 20"))
-    assert simulate(*arguments).code == 0
+def test_the_commands_work(simulate: Simulate) -> None:
+    """As they are shown, on fewer requests."""
+    commands = re.findall(r"^simulate-trace ((?:.*\\\n)*.*)", PAGE, re.MULTILINE)
+    assert len(commands) == 2
+    for command in commands:
+        assert simulate(*shlex.split(command), "--limit", 20).code == 0
 
 
 def test_every_linked_file_exists() -> None:
