@@ -197,6 +197,10 @@ def _experiment(source: str | None, overrides: dict[str, Any], settings: Sequenc
         if overrides[option] is not None:
             keys = raw.get(section)
             raw[section] = {**(keys if isinstance(keys, dict) else {}), option: overrides[option]}
+            if option == "pipeline":  # the file's are for another number of stages
+                raw[section].pop("pipeline_layers", None)
+    if overrides["network"] is not None:
+        raw.pop("pipeline_network", None)
     return resolve_experiment(raw, path=path, settings=settings)
 
 

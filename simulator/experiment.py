@@ -211,9 +211,11 @@ def resolve_experiment(raw: Mapping[str, Any], *, path: Path | None = None, sett
     network = _resolve_network(keys.network, gpu, tensor, beside)
     pipeline_network = None
     if keys.parallel.pipeline > 1:
-        pipeline_network = _resolve_network(keys.pipeline_network or keys.network, gpu, 2, beside)
+        pipeline_network = _resolve_pipeline_network(keys, gpu, beside)
         if table is not None and pipeline_network is None:
             notes.append("activations take no time from stage to stage: give a --network")
+    elif keys.pipeline_network is not None:
+        load_network(keys.pipeline_network, beside, "pipeline_network")
     notes += _pipeline_notes(profile, keys.parallel.pipeline)
     stages = split_layers(model.num_hidden_layers, keys.parallel.pipeline, keys.parallel.pipeline_layers)
     if table is not None and tensor > 1 and network is None:
@@ -332,6 +334,16 @@ def _pipeline_notes(profile: EngineProfile | None, stages: int) -> list[str]:
             f"what stages hand each other was found on two of them: {stages} with engine {profile.name} are a guess"
         ]
     return []
+
+
+def _resolve_pipeline_network(keys: "_Keys", gpu: Gpu, beside: Path | None) -> Network | None:
+    """What joins the stages: named for them, or as the tensor-parallel ranks; checked for what it is to carry."""
+    key = "network" if keys.pipeline_network is None else "pipeline_network"
+    name = keys.pipeline_network or keys.network
+    network = default_network(gpu.name) if name is None else load_network(name, beside, key)
+    if network is not None:
+        network.send_us(1)
+    return network
 
 
 def _resolve_network(name: str | None, gpu: Gpu, tensor: int, beside: Path | None) -> Network | None:

@@ -47,7 +47,10 @@ class Measured:
                 return points[0][1] * size / points[0][0]
             place -= 1
         (low, low_us), (high, high_us) = points[place - 1], points[place]
-        return low_us + (size - low) * (high_us - low_us) / (high - low)
+        slope = (high_us - low_us) / (high - low)
+        if size > high:  # a larger message is not faster, whatever noise says
+            return high_us + (size - high) * max(slope, 0.0)
+        return low_us + (size - low) * slope
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +130,13 @@ def network_names() -> dict[str, Path]:
     return {path.stem: path for path in bundled_files("simulator", "networks", "*.yaml")}
 
 
-def load_network(name: str, beside: Path | None = None) -> Network:
+def load_network(name: str, beside: Path | None = None, key: str = "network") -> Network:
     """The network of that name, or in that file. Raises InputError with the nearest name."""
     path = network_names().get(name) or resolve(name, beside)
     if path is None or not path.is_file():
         raise InputError(
             f'unknown network "{name}"; {nearest(name, network_names(), "networks")}, or the path of a YAML',
-            key="network",
+            key=key,
         )
     return parse_network(path)
 

@@ -11,6 +11,7 @@ and `steps_beyond_*` count the steps whose contexts were concerned.
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from math import hypot
@@ -78,6 +79,7 @@ class TableCosts:
         self._noise = None if noise is None else noise / 100
         self._errors = fitted.error if fitted else {}
         self._power_limit = table.metadata.power_limit
+        self._at_rest: Heat | None = None
         self.steps_beyond_prefill_context = 0
         self.steps_beyond_decode_context = 0
         self._slowed = _Slowed([], [])
@@ -180,7 +182,11 @@ class TableCosts:
 
     def heat(self) -> Heat | None:
         """The state of the table's GPU, at rest; None where its power limit is not known."""
-        return None if self._power_limit is None else Heat(self._power_limit, self._computing_ns)
+        if self._power_limit is None:
+            return None
+        if self._at_rest is None:
+            self._at_rest = Heat(self._power_limit, self._computing_ns)
+        return copy(self._at_rest)  # what it knows of all numbers of tokens is the same for all GPUs
 
     def _sequences_ns(self, sequences: int) -> float:
         prices = self._sequence_ns

@@ -22,9 +22,9 @@ def split_layers(layers: int, stages: int, given: Sequence[int] | None = None) -
     What does not divide goes to the last stages before the last, which has the LM head (vLLM's
     `distributed/utils.py`, `get_pp_indices`). Raises InputError where stages and layers do not fit.
     """
-    if not given and stages > layers:
+    if given is None and stages > layers:
         raise InputError(f"{stages} stages, but the model has {layers} layers", key="parallel.pipeline")
-    counts = list(given) if given else _even(layers, stages)
+    counts = list(given) if given is not None else _even(layers, stages)
     if len(counts) != stages:
         raise InputError(f"{len(counts)} numbers of layers for {stages} stages", key="parallel.pipeline_layers")
     if sum(counts) != layers or min(counts) < 1:
@@ -34,7 +34,7 @@ def split_layers(layers: int, stages: int, given: Sequence[int] | None = None) -
 
 
 def _key(given: Sequence[int] | None) -> str:
-    return "parallel.pipeline_layers" if given else "parallel.pipeline"
+    return "parallel.pipeline_layers" if given is not None else "parallel.pipeline"
 
 
 def _even(layers: int, stages: int) -> list[int]:

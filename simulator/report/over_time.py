@@ -113,7 +113,7 @@ def _queues(result: PolicyResult, edges: Floats) -> list[Floats]:
     """The queues of a bin, of all replicas together."""
     names = ("start_s", "end_s", "running", "waiting", "kv_tokens")
     start, end, *columns = (floats(result.iterations, name) for name in names)
-    if "replica" not in result.iterations.columns:
+    if "replica" not in result.iterations.columns or not len(start):
         return step_means(start, end, columns, edges)
     replica = result.iterations["replica"]
     of_each = [

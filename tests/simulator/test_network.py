@@ -134,3 +134,9 @@ class TestExchanges:
         step = 16, 16 * 100, 100, [(0, 32)]
         added = exchanges.tokens_ns(48) + exchanges.sequences_ns(17)
         assert together.step_ns(*step) - alone.step_ns(*step) == pytest.approx(added, abs=2)
+
+
+def test_noise_makes_no_message_faster_than_a_smaller_one_was() -> None:
+    """Beyond the largest measured size a falling last piece is level."""
+    network = Network("n", "", send=(Measured(2, ((1000, 100.0), (10_000, 50.0))),))
+    assert network.send_us(1_000_000) == 50.0

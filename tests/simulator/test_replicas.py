@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +16,7 @@ from simulator.metrics.tokens import token_times_ns
 from simulator.routers import RouterName, make_router, router_names
 from simulator.runlog import LoggedRun
 from simulator.step_times import GpuTimes
+from tests.simulator.conftest import Simulate
 from tests.workloads import POLICIES, Case, cases, pipelines, requests_of, run_slow
 
 STEP = LinearCosts(fixed_ns=10)
@@ -94,6 +96,14 @@ def test_each_replica_is_an_engine_of_its_own(policy: str, data: st.DataObject) 
         if case.workload[part]:
             _, jobs = run_slow(replace(case, workload=case.workload[part], texts=case.texts[part]))
             assert times[part] == [job.times for job in jobs]
+
+
+def test_replicas_without_work_are_drawn(simulate: Simulate, here: Path) -> None:
+    """Every request is rejected by both replicas, and the queue plot says so."""
+    (here / "long.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0,100000000,1\n5,100000000,3\n")
+    answer = simulate("long.csv", "--policy", "vllm", "--replicas", 2, "--out", "run", drawn=True)
+    assert answer.code == 0
+    assert (here / "run/queue.png").exists()
 
 
 def test_routers_by_name() -> None:
