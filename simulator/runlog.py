@@ -16,7 +16,7 @@ from struct import Struct
 
 import numpy as np
 
-from simulator.pipeline.log import PipelineLog
+from simulator.pipeline.log import PipelineLog, StageTimes
 from simulator.trace import Ints
 
 FINISHED, REJECTED, STALLED = range(3)
@@ -162,12 +162,12 @@ class LoggedRun:
     idle_ns: int = 0
     delivery_ns: int = 0
     streams: Ints | None = None
-    pipeline: PipelineLog | None = None
+    pipeline: StageTimes | None = None
     replicas: tuple[LoggedRun, ...] = ()
 
     def of_pipeline(self, log: PipelineLog) -> LoggedRun:
         """The same run, with what was logged of its stages."""
-        return replace(self, streams=np.array(log.streams, np.int64), pipeline=log)
+        return replace(self, streams=np.array(log.streams, np.int64), pipeline=log.columns())
 
 
 def narrowed(values: Ints) -> Ints:

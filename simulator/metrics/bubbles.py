@@ -21,7 +21,7 @@ def run_bubbles(run: LoggedRun) -> list[Bubbles]:
 def _of_replica(run: LoggedRun) -> Bubbles:
     if run.pipeline is not None:
         rows = run.iterations
-        return bubbles(run.pipeline.columns(), rows["prefill_tokens"], rows["num_decodes"])
+        return bubbles(run.pipeline, rows["prefill_tokens"], rows["num_decodes"])
     return _of_one_stage(run)
 
 
@@ -74,8 +74,8 @@ def request_bubbles_ns(run: LoggedRun, ticks: Ticks, replicas: Sequence[Bubbles]
     np.add.at(total, run.stays["request"], met)
     for replica, found in zip(run.replicas or (run,), replicas, strict=True):
         assert replica.pipeline is not None
-        times = replica.pipeline.columns()
-        np.add.at(total, times.chunk_request, found.of_batch_ns[times.chunk_iteration])
+        stages = replica.pipeline
+        np.add.at(total, stages.chunk_request, found.of_batch_ns[stages.chunk_iteration])
     return total
 
 

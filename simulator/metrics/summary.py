@@ -37,7 +37,7 @@ def policy_result(label: str, policy: str, options: Mapping[str, Any], trace: Tr
         gap_quantiles(*gaps),
         summary,
         bubble_rows(label, found),
-        None if run.pipeline is None else run.pipeline.columns(),
+        run.pipeline,
     )
 
 

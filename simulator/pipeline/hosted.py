@@ -67,7 +67,7 @@ class HostedPipelineTimes(PipelineTimes):
         self.host_free_ns = now_ns + self._mode.schedule.ns(sequences)
         announced_ns = max(self.host_free_ns, waits_ns)
         prepare_ns, gpu_ns = launch.prepare.ns(sequences), launch.gpu.ns(sequences)
-        if launch is self._mode.full and chunks == [] and len(ends_ns) < self._quiet_from:
+        if launch is self._mode.full and len(ends_ns) < self._quiet_from:
             gpu_ns += int(1000 * self._mode.aftermath.step_us)
         if launch is self._eager:
             self._quiet_from = len(ends_ns) + 1 + self._mode.aftermath.steps

@@ -44,24 +44,27 @@ class PipelineLog:
             states.append(why)
 
     def columns(self) -> "StageTimes":
-        """Everything logged, as arrays."""
+        """Everything logged, as arrays; they are views, so that a long run is not held twice."""
         start, end, sent = (
-            np.array(column, np.int64).reshape(-1, self.stages) for column in (self.start_ns, self.end_ns, self.sent_ns)
+            _view(column).reshape(-1, self.stages) for column in (self.start_ns, self.end_ns, self.sent_ns)
         )
-        states = np.array(self.states, np.int64).reshape(-1, 2)
-        chunks = np.array(self.chunks, np.int64).reshape(-1, 2)
+        states, chunks = _view(self.states).reshape(-1, 2), _view(self.chunks).reshape(-1, 2)
         return StageTimes(
             start,
             end,
             sent,
-            np.array(self.planned_ns, np.int64),
-            np.array(self.depends_ns, np.int64),
-            np.array(self.followed, bool),
+            _view(self.planned_ns),
+            _view(self.depends_ns),
+            _view(self.followed).astype(bool),
             states[:, 0],
             states[:, 1],
             chunks[:, 0],
             chunks[:, 1],
         )
+
+
+def _view(column: "array[int]") -> Ints:
+    return np.frombuffer(column, column.typecode) if column else np.empty(0, column.typecode)
 
 
 @dataclass(frozen=True)

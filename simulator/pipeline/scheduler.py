@@ -141,14 +141,13 @@ class PipelinedScheduler(Scheduler):
     def _take_turns(self) -> None:
         """Who left as many steps ago as there are stages can decode again; everybody once nothing is under way."""
         flights, stages = self._flights, self.view.stages
-        self._pipeline.depends_ns, followed = 0, True
+        self._pipeline.depends_ns = 0
         while flights and (len(flights) >= stages or not self.under_way):
             flight = flights.popleft()
             if not flight.empty and flight.cohort.count:
                 self._pipeline.depends_ns = flight.end_ns
             self._return(flight)
-        followed = not any(flight.empty for flight in flights)
-        self._pipeline.followed = followed and len(flights) == stages - 1
+        self._pipeline.followed = len(flights) == stages - 1 and not any(flight.empty for flight in flights)
 
     def _hold_place(self) -> None:
         """A step with nothing to do; who could have decoded in it can in the next."""

@@ -64,4 +64,4 @@ def pipeline(
     jobs = (Request(index, *facts) for index, facts in enumerate(requests))
     log = simulate(jobs, watched, times, block_size=16, num_blocks=num_blocks)
     assert log.pipeline is not None
-    return Pipelined(log, log.pipeline.columns(), run_bubbles(log)[0], watched.steps)
+    return Pipelined(log, log.pipeline, run_bubbles(log)[0], watched.steps)

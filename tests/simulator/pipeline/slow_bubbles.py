@@ -183,7 +183,7 @@ ORDER = (
 def slow_bubbles(run: LoggedRun) -> SlowBubbles:
     """The bubbles of a pipelined run."""
     assert run.pipeline is not None
-    times: Any = run.pipeline.columns()
+    times: Any = run.pipeline
     batches = [
         Batch(
             [
