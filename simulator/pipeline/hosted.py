@@ -8,14 +8,13 @@ announced then. The GPU starts when the inputs are prepared, the activations are
 earlier than the last kernel is launched.
 """
 
-from array import array
 from collections.abc import Sequence
 from dataclasses import replace
 
 from simulator.engines.profile import HostTime, Launch, Mode, padded_tokens
 from simulator.pipeline.layers import Stage
 from simulator.pipeline.prices import StagePrices
-from simulator.pipeline.times import PipelineTimes, SendTime
+from simulator.pipeline.times import Host, PipelineTimes, SendTime
 from simulator.power_limit import Heat
 
 
@@ -49,50 +48,30 @@ class HostedPipelineTimes(PipelineTimes):
         self._quiet_from = 0
         """The first micro-batch that no eager one before makes slower."""
 
-    def book(
-        self,
-        ends_ns: "array[int]",
-        now_ns: int,
-        tokens: int,
-        decodes: int,
-        decode_context: int,
-        longest: int,
-        chunks: Sequence[tuple[int, int]],
-    ) -> int:
-        """See `StepTimes.book`; the start is that on the first stage."""
-        log, free_ns, sequences = self.log, self._free_ns, decodes + len(chunks)
-        launch = self._launch(tokens, bool(chunks))
-        waits_ns = self.depends_ns + self._tokens_ns if decodes and self.depends_ns else 0
-        self._note_plan(now_ns, waits_ns)
+    def _waits_ns(self) -> int:
+        return self.depends_ns + self._tokens_ns if self.depends_ns else 0
+
+    def _hosts(self, fed_ns: int, now_ns: int, tokens: int, sequences: int, chunks: bool) -> Sequence[Host]:
+        launch = self._launch(tokens, chunks)
         self.host_free_ns = now_ns + self._mode.schedule.ns(sequences)
-        announced_ns = max(self.host_free_ns, waits_ns)
-        prepare_ns, gpu_ns = launch.prepare.ns(sequences), launch.gpu.ns(sequences)
-        if launch is self._mode.full and len(ends_ns) < self._quiet_from:
-            gpu_ns += int(1000 * self._mode.aftermath.step_us)
-        if launch is self._eager:
-            self._quiet_from = len(ends_ns) + 1 + self._mode.aftermath.steps
-        times_ns = self._stages_ns(decodes, decode_context, longest, chunks)
+        announced_ns = max(self.host_free_ns, fed_ns)
+        prepare_ns, gpu_ns = launch.prepare.ns(sequences), launch.gpu.ns(sequences) + self._aftermath_ns(launch)
         padded = self._padded[tokens] if tokens < len(self._padded) else tokens
         padding_ns = self._padding_ns(tokens, padded) if padded > tokens else (0,) * self.stages
-        sending_ns = int(self._send_ns(tokens)) if tokens else 0
-        at_ns, first_ns, end_ns = 0, -1, 0
-        for stage, price_ns in enumerate(times_ns):
+        hosts = []
+        for stage, layers in enumerate(self._layers):
             prepared_ns = max(announced_ns, self._launched_ns[stage]) + prepare_ns
-            self._launched_ns[stage] = launched_ns = prepared_ns + int(1000 * self._layers[stage] * launch.layer_us)
+            self._launched_ns[stage] = launched_ns = prepared_ns + int(1000 * layers * launch.layer_us)
             announced_ns = launched_ns + self._hand_ns
-            start_ns = max(at_ns, prepared_ns, free_ns[stage])
-            time_ns = self._step_ns(stage, start_ns, tokens, price_ns + padding_ns[stage])
-            time_ns += int(gpu_ns * self._shares[stage])
-            free_ns[stage] = end_ns = max(start_ns + time_ns, launched_ns)
-            at_ns = end_ns + sending_ns
-            log.start_ns.append(start_ns)
-            log.end_ns.append(end_ns)
-            log.sent_ns.append(at_ns)
-            if first_ns < 0:
-                first_ns = start_ns
-        log.sent_ns[-1] = end_ns
-        ends_ns.append(end_ns + self._collect_ns)
-        return first_ns
+            hosts.append(Host(prepared_ns, launched_ns, padding_ns[stage], int(gpu_ns * self._shares[stage])))
+        return hosts
+
+    def _aftermath_ns(self, launch: Launch) -> int:
+        """What eager steps before make this one longer."""
+        count, aftermath = len(self.log.planned_ns), self._mode.aftermath
+        if launch is self._eager:
+            self._quiet_from = count + aftermath.steps
+        return int(1000 * aftermath.step_us) if launch is self._mode.full and count <= self._quiet_from else 0
 
     def scheduling_ns(self, sequences: int) -> int:
         """How long planning a step takes the host."""
