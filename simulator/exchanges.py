@@ -6,11 +6,10 @@ are gathered.
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from simulator.cost_table import CostTable
 from simulator.models import ModelShape
-from simulator.network import Network, default_network, load_network
+from simulator.network import Network
 
 _NS_PER_US = 1000.0
 
@@ -61,17 +60,14 @@ class Exchanges:
         return self.network.all_gather_us(size, self.ranks) * _NS_PER_US
 
 
-def exchanges_of(
-    table: CostTable, network: str | None = None, saved_us: float = 0.0, beside: Path | None = None
-) -> Exchanges | None:
-    """What the ranks exchange of which `table` is one, on the network of that name or else the usual one of its GPU.
+def exchanges_of(table: CostTable, network: Network | None, saved_us: float = 0.0) -> Exchanges | None:
+    """What the ranks exchange of which `table` is one, on `network`.
 
-    None for one rank, and where no network is known. Raises InputError.
+    None for one rank, and where no network is known. Raises InputError where it is not of so many ranks.
     """
     about = table.metadata
-    joined = default_network(about.gpu.name) if network is None else load_network(network, beside)
-    if joined is None or about.tensor_parallel == 1:
+    if network is None or about.tensor_parallel == 1:
         return None
-    exchanges = Exchanges(joined, about.model, about.tensor_parallel, saved_us)
+    exchanges = Exchanges(network, about.model, about.tensor_parallel, saved_us)
     exchanges.embedding_ns(1), exchanges.sequences_ns(1)  # a network that is not of so many ranks says so
     return exchanges

@@ -18,11 +18,11 @@ from simulator.costs import LinearCosts, StepCosts
 from simulator.engines.profile import NONE, EngineProfile, Handing, engine_names, engine_sha256, load_engine
 from simulator.engines.times import engine_times
 from simulator.errors import InputError, nearest
-from simulator.exchanges import Exchanges, Sends
+from simulator.exchanges import Sends, exchanges_of
 from simulator.files import similar_file
 from simulator.models import ModelShape, load_model, model_names
 from simulator.named_tables import find_table, table_names
-from simulator.network import Network, default_network, load_network
+from simulator.network import Network, load_network, network_of
 from simulator.pipeline.hosted import HostedPipelineTimes
 from simulator.pipeline.layers import Stage, split_layers, stage_kv_bytes, stage_weight_bytes
 from simulator.pipeline.prices import stage_prices
@@ -106,16 +106,10 @@ class Experiment:
     def make_costs(self) -> StepCosts:
         """The prices of steps."""
         if self.table is not None:
-            return TableCosts(self.table, self._exchanges())
+            saved_us = 0.0 if self.engine_profile is None else self.engine_profile.all_reduce_saves_us
+            return TableCosts(self.table, exchanges_of(self.table, self.network, saved_us))
         assert isinstance(self.costs, LinearCosts)
         return self.costs
-
-    def _exchanges(self) -> Exchanges | None:
-        """What tensor-parallel ranks exchange; None for one, or where no network is known."""
-        if self.network is None or self.parallel.tensor == 1:
-            return None
-        saved_us = 0.0 if self.engine_profile is None else self.engine_profile.all_reduce_saves_us
-        return Exchanges(self.network, self.model, self.parallel.tensor, saved_us)
 
     def make_times(self, costs: StepCosts, policy: Policy, run: PolicyRun) -> CoastingTimes | PipelineTimes:
         """The clock of the engine that runs `policy` at `costs`."""
@@ -339,8 +333,7 @@ def _pipeline_notes(profile: EngineProfile | None, stages: int) -> list[str]:
 def _resolve_pipeline_network(keys: "_Keys", gpu: Gpu, beside: Path | None) -> Network | None:
     """What joins the stages: named for them, or as the tensor-parallel ranks; checked for what it is to carry."""
     key = "network" if keys.pipeline_network is None else "pipeline_network"
-    name = keys.pipeline_network or keys.network
-    network = default_network(gpu.name) if name is None else load_network(name, beside, key)
+    network = network_of(keys.pipeline_network or keys.network, gpu.name, beside, key)
     if network is not None:
         network.send_us(1)
     return network
@@ -348,7 +341,7 @@ def _resolve_pipeline_network(keys: "_Keys", gpu: Gpu, beside: Path | None) -> N
 
 def _resolve_network(name: str | None, gpu: Gpu, tensor: int, beside: Path | None) -> Network | None:
     """The network named, or else the usual one of the GPU; checked for as many ranks."""
-    network = load_network(name, beside) if name is not None else default_network(gpu.name) if tensor > 1 else None
+    network = network_of(name, gpu.name, beside) if name is not None or tensor > 1 else None
     if network is not None:
         network.all_reduce_us(1, tensor), network.all_gather_us(1, tensor)
     return network

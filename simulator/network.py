@@ -147,6 +147,11 @@ def parse_network(path: Path) -> Network:
     return replace(parse(Network, load_yaml(path), path=path), source=path.stem if bundled else str(path.resolve()))
 
 
+def network_of(name: str | None, gpu_name: str, beside: Path | None = None, key: str = "network") -> Network | None:
+    """The network named, or else the usual one of the GPU; None where that is not known. Raises InputError."""
+    return default_network(gpu_name) if name is None else load_network(name, beside, key)
+
+
 def default_network(gpu_name: str) -> Network | None:
     """The network that joins GPUs of that name where nothing is said; None if none is known."""
     for path in network_names().values():

@@ -12,6 +12,7 @@ from simulator.errors import InputError
 from simulator.exchanges import exchanges_of
 from simulator.files import load_yaml
 from simulator.named_tables import find_table
+from simulator.network import network_of
 from simulator.table_costs import TableCosts
 from simulator.validation import parse
 
@@ -74,7 +75,7 @@ def _source(costs: Any, said: PriceOptions, path: Path | None) -> PriceSource:
     if isinstance(costs, str):
         table = find_table(costs, beside, tensor)
         saved_us = 0.0 if profile is None else profile.all_reduce_saves_us
-        exchanges = exchanges_of(table, said.network, saved_us, beside)
+        exchanges = exchanges_of(table, network_of(said.network, table.metadata.gpu.name, beside), saved_us)
         table_costs = TableCosts(table, exchanges)
         step_costs, heat, name = table_costs, table_costs.heat(), table.name
         degree, layers = table.metadata.tensor_parallel, table.metadata.model.num_hidden_layers

@@ -10,6 +10,7 @@ from simulator.engines.profile import EngineProfile
 from simulator.errors import InputError
 from simulator.exchanges import exchanges_of
 from simulator.models import model_names
+from simulator.network import network_of
 from simulator.step_log_file import LoggedSteps, read_step_log
 from simulator.table_costs import TableCosts
 
@@ -32,7 +33,8 @@ class Recording:
 
     def costs(self, profile: EngineProfile) -> TableCosts:
         """With what ranks exchange under the engine of `profile`."""
-        return TableCosts(self.table, exchanges_of(self.table, self.network, profile.all_reduce_saves_us))
+        network = network_of(self.network, self.table.metadata.gpu.name)
+        return TableCosts(self.table, exchanges_of(self.table, network, profile.all_reduce_saves_us))
 
 
 def read_recording(

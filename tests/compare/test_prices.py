@@ -9,6 +9,7 @@ from simulator.compare.run import Run
 from simulator.errors import InputError
 from simulator.exchanges import exchanges_of
 from simulator.named_tables import find_table
+from simulator.network import load_network
 from simulator.table_costs import TableCosts
 from tests.compare.conftest import Compare
 from tests.compare.files import measured_folder
@@ -29,7 +30,7 @@ def test_ranks_exchange_by_the_usual_network_of_their_gpu() -> None:
     """As the simulation has it, with what the engine saves of each all-reduce, and with workers of their own."""
     table = find_table(TABLE)
     ns, workers, words = price(costs="h200/llama-3.1-8b", tensor=2, engine="vllm-0.23")
-    assert ns == TableCosts(table, exchanges_of(table, "h200-nvlink", 4.0)).step_ns(*STEP)
+    assert ns == TableCosts(table, exchanges_of(table, load_network("h200-nvlink"), 4.0)).step_ns(*STEP)
     assert ns > TableCosts(table).step_ns(*STEP)
     assert workers
     assert "of 2 ranks, h200-nvlink" in words
