@@ -24,7 +24,8 @@ import numpy as np
 
 from simulator.clients import requests_of
 from simulator.engine import simulate
-from simulator.experiment import Experiment, resolve_experiment
+from simulator.experiment import Experiment
+from simulator.experiment_keys import resolve_experiment
 from simulator.metrics.summary import policy_result
 from simulator.output import write_run
 from simulator.runner import load_trace

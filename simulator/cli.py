@@ -173,7 +173,7 @@ def _run(
 def _experiment(source: str | None, overrides: dict[str, Any], settings: Sequence[str]) -> "Experiment":
     """The experiment of the YAML or trace `source`, with the command line's overrides."""
     from simulator.bundled import resolve
-    from simulator.experiment import resolve_experiment
+    from simulator.experiment_keys import resolve_experiment
     from simulator.files import load_yaml
 
     raw: dict[str, Any] = {}

@@ -8,7 +8,8 @@ from annotated_types import Ge
 
 from simulator.compare.readers._json import read_documents
 from simulator.errors import InputError
-from simulator.experiment import Experiment, resolve_experiment
+from simulator.experiment import Experiment
+from simulator.experiment_keys import resolve_experiment
 from simulator.validation import parse
 
 LABEL = "vllm"

@@ -10,7 +10,8 @@ from annotated_types import Ge
 
 from simulator.cost_table import CostTable
 from simulator.errors import InputError
-from simulator.experiment import Experiment, resolve_experiment
+from simulator.experiment import Experiment
+from simulator.experiment_keys import resolve_experiment
 from simulator.files import load_yaml
 from simulator.reproduce.published import SARATHI, TP_ONLY, TP_PP
 from simulator.validation import parse

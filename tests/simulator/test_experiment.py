@@ -9,7 +9,8 @@ import yaml
 from simulator.bundled import bundled_roots
 from simulator.costs import LinearCosts
 from simulator.errors import InputError
-from simulator.experiment import Experiment, as_yaml_keys, resolve_experiment
+from simulator.experiment import Experiment, as_yaml_keys
+from simulator.experiment_keys import resolve_experiment
 from simulator.files import load_yaml
 from simulator.models import load_model
 from simulator.runner import load_trace

@@ -12,7 +12,7 @@ from scipy.integrate import quad
 
 from simulator.cost_table import read_table
 from simulator.errors import InputError
-from simulator.experiment import resolve_experiment
+from simulator.experiment_keys import resolve_experiment
 from simulator.power_limit import MEASURED_REST, Heat, PowerLimit, _mean_fourth_powers
 from simulator.table_costs import TableCosts
 from tests.simulator.conftest import Simulate, write_yaml

@@ -9,7 +9,8 @@ import pytest
 from simulator import named_tables
 from simulator.cost_table import read_metadata
 from simulator.errors import InputError
-from simulator.experiment import Experiment, as_yaml_keys, resolve_experiment
+from simulator.experiment import Experiment, as_yaml_keys
+from simulator.experiment_keys import resolve_experiment
 from simulator.named_tables import find_table, split_degree, table_names
 from simulator.table_costs import TableCosts
 from tests.simulator.conftest import LINEAR, Simulate

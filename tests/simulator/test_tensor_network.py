@@ -8,7 +8,8 @@ from click.testing import CliRunner
 
 from simulator.cli import simulate_trace
 from simulator.errors import InputError
-from simulator.experiment import as_yaml_keys, resolve_experiment
+from simulator.experiment import as_yaml_keys
+from simulator.experiment_keys import resolve_experiment
 
 
 def resolve(**keys: object):

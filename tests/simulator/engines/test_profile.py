@@ -9,7 +9,7 @@ import yaml
 from simulator.engines.profile import CudaGraphs, HostTime, Mode, engine_names, load_engine, padded_tokens
 from simulator.engines.times import EngineTimes
 from simulator.errors import InputError
-from simulator.experiment import resolve_experiment
+from simulator.experiment_keys import resolve_experiment
 from simulator.listing import print_listing
 from simulator.step_times import GpuTimes
 from tests.simulator.conftest import LINEAR, Simulate, resolved, summary, write_yaml

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulator.errors import InputError
-from simulator.experiment import resolve_experiment
+from simulator.experiment_keys import resolve_experiment
 from simulator.models import load_model, model_names
 from simulator.pipeline.layers import split_layers, stage_kv_bytes, stage_weight_bytes
 
