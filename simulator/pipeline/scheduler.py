@@ -14,6 +14,7 @@ that who comes meanwhile takes a free place at once.
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from simulator.core import DECODING, PREFILLING, Batch, Policy, Request
 from simulator.decodes import Decodes
@@ -40,24 +41,8 @@ class _Flight:
 class PipelinedScheduler(Scheduler):
     """State of one pipeline under one policy; see `Scheduler`."""
 
-    def __init__(
-        self,
-        policy: Policy,
-        times: PipelineTimes,
-        *,
-        block_size: int,
-        num_blocks: int,
-        prefixes: bool = False,
-        give_up_on_impossible: bool = True,
-    ) -> None:
-        super().__init__(
-            policy,
-            times,
-            block_size=block_size,
-            num_blocks=num_blocks,
-            prefixes=prefixes,
-            give_up_on_impossible=give_up_on_impossible,
-        )
+    def __init__(self, policy: Policy, times: PipelineTimes, **memory: Any) -> None:
+        super().__init__(policy, times, **memory)
         self._pipeline, self._pipeline_log = times, times.log
         stages = self.view.stages = times.stages
         self.depth = stages - 1 + policy.steps_in_flight
