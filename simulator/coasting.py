@@ -24,7 +24,7 @@ class CoastingScheduler(Scheduler):
         so they do the least; flat, to look nothing up twice.
         """
         batch, decodes, view, depth = self._batch, self.decodes, self.view, self.under_way
-        if batch is None or batch.holds == Batch.ONCE or self._prefixes is not None or decodes.late:
+        if batch is None or batch.holds == Batch.ONCE or self._memory is not None or decodes.late:
             return
         ends_ns, log_free, block_size, times = self.log.end_ns, self._log_free, self._block_size, self._pieces
         hosted = self.hosted

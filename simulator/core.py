@@ -16,6 +16,7 @@ from simulator.promises import Promises
 
 if TYPE_CHECKING:
     from simulator.decodes import Decodes
+    from simulator.memory import ContentMemory
     from simulator.prefix import PrefixBlocks
     from simulator.queues import WaitingQueue
 
@@ -30,8 +31,9 @@ class Request:
     Counts are tokens. `known` = prompt + generated tokens; `computed` = tokens whose KV entries exist. While the
     request decodes these two are not updated (that would touch every decode in every iteration): ask
     `View.context_tokens`. `generated` likewise holds the count at the last change of state. `target_tokens` is the
-    output that will be generated: `output_tokens`, or less where the model's longest sequence cuts it. `keys[i]` stands
-    for the tokens of the i-th full block and all before it: equal keys, equal contents. `admission` numbers admissions;
+    output that will be generated: `output_tokens`, or less where the model's longest sequence cuts it. `max_tokens` is
+    what the client declared as the most, and `ignore_eos` whether nothing else ends it. `keys[i]` stands for the tokens
+    of the i-th full block and all before it: equal keys, equal contents. `admission` numbers admissions;
     `cached_tokens` were found cached at the first.
     """
 
@@ -46,10 +48,12 @@ class Request:
         "first_scheduled",
         "first_token",
         "generated",
+        "ignore_eos",
         "index",
         "keys",
         "known",
         "last_token",
+        "max_tokens",
         "output_tokens",
         "preemptions",
         "priority",
@@ -66,7 +70,8 @@ class Request:
         self.index = index
         self.arrival_ns = arrival_ns
         self.prompt_tokens = prompt_tokens
-        self.output_tokens = output_tokens
+        self.output_tokens = self.max_tokens = output_tokens
+        self.ignore_eos = True
         self.priority = priority
         self.keys: Sequence[Hashable] = ()
         self.admission = 0
@@ -240,10 +245,51 @@ class View:
         return [request for request in self.running if request.state == DECODING and request.cohort is cohort]
 
 
+class Planner(Protocol):
+    """Who plans the steps of one engine: a policy, or what its `start` gives where it has to remember something."""
+
+    @property
+    def memory(self) -> ContentMemory | None: ...
+
+    def plan(self, view: View) -> Batch | None: ...
+
+    def arrived(self, request: Request) -> None: ...
+
+    def ended(self, request: Request) -> None: ...
+
+    completed: Callable[[int], None] | None
+
+
+class Remembering:
+    """Defaults of a planner with a state of its own: one for each engine, asked for a plan once a step.
+
+    It may change itself in any call, and nothing else. Several steps of decodes alone can pass between two plans where
+    a batch promised them (`Batch.holds`): `view.decodes.clock` tells how many.
+    """
+
+    memory: ContentMemory | None = None
+    """KV memory that knows what its blocks hold; None: blocks are only counted."""
+
+    def plan(self, view: View) -> Batch | None:
+        """See `PolicyBase.plan`."""
+        raise TypeError(f"{type(self).__name__} defines no plan(view)")
+
+    def arrived(self, request: Request) -> None:
+        """`request` waits now; not told of one that can never run."""
+
+    def ended(self, request: Request) -> None:
+        """`request` has finished, or was dropped; what it held is free."""
+
+    completed: Callable[[int], None] | None = None
+    """Called with its number when the outputs of a step are there, before those who finish with it have ended; not for
+    steps that pass unplanned. None: not called."""
+
+
 class Policy(Protocol):
     """A scheduling policy: a frozen dataclass with `plan`. The class attributes below have defaults in `PolicyBase`."""
 
     null_blocks: ClassVar[int]
+    on_pipelines: ClassVar[bool]
     waiting_order: Callable[[Request], Any] | None
 
     @property
@@ -258,7 +304,14 @@ class Policy(Protocol):
     @property
     def caches_prefixes(self) -> bool: ...
 
+    @property
+    def block_size(self) -> int | None: ...
+
+    def start(self, view: View, *, contents: bool) -> Planner: ...
+
     def plan(self, view: View) -> Batch | None: ...
+
+    def target_tokens(self, request: Request, view: View) -> int: ...
 
     def reserve_tokens(self, request: Request) -> int: ...
 
@@ -266,10 +319,21 @@ class Policy(Protocol):
 
 
 class PolicyBase:
-    """Defaults of the policy interface; a policy inherits it and defines `plan`."""
+    """Defaults of the policy interface; a policy inherits it and defines `plan`, or `start` if it has to remember."""
 
     null_blocks: ClassVar[int] = 0
     """Blocks of the pool that are never handed out."""
+
+    on_pipelines: ClassVar[bool] = True
+    """Whether it can plan the micro-batches of a pipeline."""
+
+    completed: Callable[[int], None] | None = None
+    """Only a planner has to know; see `Remembering`."""
+
+    @property
+    def memory(self) -> ContentMemory | None:
+        """Only a planner has one of its own; see `Remembering`."""
+        return None
 
     waiting_order: Callable[[Request], Any] | None = None
     """Sort key of the waiting queue; None = first come first served, a preempted request in front."""
@@ -295,13 +359,38 @@ class PolicyBase:
         return None
 
     @property
+    def block_size(self) -> int | None:
+        """Tokens of a KV block where that is an option of the policy's engine; None = the experiment's."""
+        return None
+
+    @property
     def promises(self) -> Promises:
         """Budgets and other promises of this policy with these options; `simulator.conformance` checks them."""
         return Promises()
 
+    def start(self, view: View, *, contents: bool) -> Planner:
+        """Who plans the steps of an engine that has just begun: the policy itself, or a `Remembering` planner.
+
+        `contents` says that requests carry block keys.
+        """
+        return self
+
     def plan(self, view: View) -> Batch | None:
         """The next iteration, or None to schedule nothing. Must not change anything it is given."""
         raise TypeError(f"{type(self).__name__} defines no plan(view)")
+
+    def arrived(self, request: Request) -> None:
+        """Nothing to remember."""
+
+    def ended(self, request: Request) -> None:
+        """Nothing to remember."""
+
+    def target_tokens(self, request: Request, view: View) -> int:
+        """Output tokens that an arriving `request` will get: all of its own, or up to the longest sequence."""
+        length = self.model_length
+        if length is None or request.prompt_tokens + request.output_tokens <= length:
+            return request.output_tokens
+        return max(1, length - request.prompt_tokens)
 
     def reserve_tokens(self, request: Request) -> int:
         """KV slots, in tokens, that admission takes at once; 0 = only those of the tokens being computed."""

@@ -16,6 +16,7 @@ from simulator.cost_table import CostTable
 from simulator.costs import LinearCosts, StepCosts
 from simulator.engines.profile import EngineProfile
 from simulator.engines.times import engine_times
+from simulator.errors import InputError
 from simulator.exchanges import Sends, exchanges_of
 from simulator.models import ModelShape
 from simulator.network import Network
@@ -93,6 +94,13 @@ class Experiment:
         assert self.kv_cache.num_blocks is not None
         return self.kv_cache.num_blocks
 
+    def blocks_for(self, policy: Policy) -> tuple[int, int]:
+        """Tokens of a block and number of blocks under `policy`, whose engine may have blocks of its own size."""
+        size = self.kv_cache.block_size
+        if policy.block_size in (None, size):
+            return size, self.num_blocks
+        return policy.block_size, self.num_blocks * size // policy.block_size
+
     def make_costs(self) -> StepCosts:
         """The prices of steps."""
         if self.table is not None:
@@ -104,6 +112,9 @@ class Experiment:
     def make_times(self, costs: StepCosts, policy: Policy, run: PolicyRun) -> CoastingTimes | PipelineTimes:
         """The clock of the engine that runs `policy` at `costs`."""
         if self.parallel.pipeline > 1:
+            if not policy.on_pipelines:
+                problem = f"{run.policy} is not simulated in a pipeline, only with tensor parallelism and replicas"
+                raise InputError(problem, path=run.source, key="parallel.pipeline")
             return self._pipeline_times(costs, policy, run)
         heat = costs.heat() if isinstance(costs, TableCosts) else None
         if self.engine_profile is None:

@@ -95,7 +95,7 @@ def _no_policy(kind: Any) -> str | None:
         return "does not inherit PolicyBase"
     if not is_dataclass(kind) or not kind.__dataclass_params__.frozen:
         return "is no frozen dataclass: put @dataclass(frozen=True) before it"
-    if kind.plan is PolicyBase.plan:
+    if kind.plan is PolicyBase.plan and kind.start is PolicyBase.start:
         return "has no plan(view)"
     for name in _PROPERTIES:
         if isinstance(getattr(kind, name, None), FunctionType):
@@ -103,7 +103,7 @@ def _no_policy(kind: Any) -> str | None:
     return None
 
 
-_PROPERTIES = ("promises", "model_length", "steps_in_flight", "caches_prefixes", "null_blocks")
+_PROPERTIES = ("promises", "model_length", "steps_in_flight", "caches_prefixes", "null_blocks", "block_size")
 
 
 @contextmanager

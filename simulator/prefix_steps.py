@@ -1,5 +1,7 @@
 """Hands out a step's KV blocks where they have identities, in the engine's order, so that the same are reused first."""
 
+from collections.abc import Hashable, Sequence
+
 from simulator.core import Batch, Request, View
 from simulator.errors import PolicyError
 from simulator.prefix import PrefixBlocks
@@ -8,13 +10,20 @@ from simulator.prefix import PrefixBlocks
 class PrefixSteps:
     """Blocks for what a policy (named `name` in errors) plans; who is admitted starts with what is found cached.
 
-    Both ways of serving a batch return the tokens that the admitted found.
+    See `ContentMemory`.
     """
+
+    by_residue = True
 
     def __init__(self, pool: PrefixBlocks, view: View, name: str) -> None:
         self.pool = pool
         self._view = view
         self._name = name
+
+    @property
+    def free_blocks(self) -> int:
+        """Blocks that nobody holds."""
+        return len(self.pool.free)
 
     def serve(self, batch: Batch) -> int:
         """Running requests by admission, then the admitted. O(chunks + decodes that open or fill a block)."""
@@ -52,6 +61,15 @@ class PrefixSteps:
         for request in victims:
             self.pool.release(request)
         return self._admit(batch)
+
+    def release(self, request: Request) -> None:
+        """See `ContentMemory`."""
+        if self.pool.holds(request):
+            self.pool.release(request)
+
+    def picture(self, holders: Sequence[Request]) -> Hashable:
+        """See `ContentMemory`."""
+        return self.pool.picture(holders)
 
     def _admit(self, batch: Batch) -> int:
         found = 0

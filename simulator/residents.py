@@ -6,6 +6,7 @@ from simulator.core import DECODING, ENDED, FINISHING, PREFILLING, WAITING, Poli
 from simulator.decodes import Decodes
 from simulator.errors import PolicyError
 from simulator.livelock import Livelock
+from simulator.memory import ContentMemory
 from simulator.prefix import PrefixBlocks
 from simulator.prefix_steps import PrefixSteps
 from simulator.queues import FcfsQueue, SortedQueue
@@ -39,7 +40,6 @@ class Residents:
     ) -> None:
         self.policy = policy
         self._rejects, self._reserve_tokens = policy.rejects, policy.reserve_tokens
-        self._model_length = policy.model_length
         self._give_up = give_up_on_impossible
         self._block_size = block_size
         self.decodes = self._leaving = self._staying = Decodes(block_size)
@@ -48,10 +48,13 @@ class Residents:
         order = policy.waiting_order
         self.waiting = FcfsQueue() if order is None else SortedQueue(order)
         self.view = View(block_size, num_blocks - policy.null_blocks, self.decodes, self.waiting)
-        self._prefixes: PrefixSteps | None = None
         if prefixes and policy.caches_prefixes:
             self.view.prefixes = PrefixBlocks(self.view.total_blocks, block_size)
-            self._prefixes = PrefixSteps(self.view.prefixes, self.view, self._name)
+        self.planner = policy.start(self.view, contents=prefixes)
+        self._memory: ContentMemory | None = self.planner.memory
+        if self.view.prefixes is not None:
+            self._memory = PrefixSteps(self.view.prefixes, self.view, self._name)
+        if self._memory is not None and self._memory.by_residue:
             self.decodes.groups = [{} for _ in range(block_size)]
         self._admissions = self._arrived = 0
         self.kv_tokens = 0
@@ -60,18 +63,17 @@ class Residents:
         """Prompt and output tokens of the requests that have arrived and not ended."""
         self.log = RunLog(self.view.total_blocks)
         self.reasons: dict[int, str] = {}
-        self._livelock = Livelock(self.view)
+        self._livelock = Livelock(self.view, self._memory)
 
     def arrive(self, request: Request) -> None:
         """Put a request in the waiting queue, or reject it if it can never run."""
-        length = self._model_length
-        if length is not None and request.prompt_tokens + request.output_tokens > length:
-            request.target_tokens = max(1, length - request.prompt_tokens)
+        request.target_tokens = self.policy.target_tokens(request, self.view)
         reason = self._rejects(request, self.view) if self._give_up else None
         self._arrived += 1
         self.outstanding_tokens += request.prompt_tokens + request.target_tokens
         if reason is None:
             self.waiting.append(request)
+            self.planner.arrived(request)
         else:
             self._end(request, REJECTED, reason)
 
@@ -165,7 +167,7 @@ class Residents:
         return finishing
 
     def _finish(self, finishing: Sequence[Request]) -> None:
-        if self._prefixes is not None:  # who comes first in the running list has its blocks reused first
+        if self._memory is not None:  # who comes first in the running list has its blocks reused first
             finishing = sorted(finishing, key=lambda request: request.admission)
         for request in finishing:
             if request.state == FINISHING:
@@ -188,13 +190,12 @@ class Residents:
 
     def _release(self, request: Request) -> None:
         view = self.view
-        if self._prefixes is None:
+        if self._memory is None:
             held, reserved = -(-request.computed // self._block_size), request.reserved_blocks
             view.free_blocks += held if held > reserved else reserved
         else:
-            if self._prefixes.pool.holds(request):
-                self._prefixes.pool.release(request)
-            view.free_blocks = len(self._prefixes.pool.free)
+            self._memory.release(request)
+            view.free_blocks = self._memory.free_blocks
         self.kv_tokens -= request.computed
         del view.running[request]
         if request.state == PREFILLING:
@@ -205,6 +206,7 @@ class Residents:
         if reason is not None:
             self.reasons[request.index] = reason
         request.state = ENDED
+        self.planner.ended(request)
         self.outstanding_tokens -= request.prompt_tokens + request.target_tokens
         self.log.requests.frombytes(
             PACK_REQUEST(

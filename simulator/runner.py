@@ -55,16 +55,17 @@ def run_policy(experiment: Experiment, run: PolicyRun, trace: Trace, on_step: On
         policy, costs = experiment.make_policy(run), experiment.make_costs()
         parallel = experiment.parallel
         times = [experiment.make_times(costs, policy, run) for _ in range(parallel.replicas)]
+        block_size, num_blocks = experiment.blocks_for(policy)
     gc.collect()
     gc.disable()  # a run makes no reference cycles, and collecting over a million requests is a quarter of its time
     try:
         with _blaming(run):
             log = simulate(
-                requests_of(trace, experiment.kv_cache.block_size, experiment.prefix_block_size),
+                requests_of(trace, block_size, experiment.prefix_block_size),
                 policy,
                 *times,
-                block_size=experiment.kv_cache.block_size,
-                num_blocks=experiment.num_blocks,
+                block_size=block_size,
+                num_blocks=num_blocks,
                 prefixes=trace.prefix_ids is not None,
                 router=make_router(parallel.router, experiment.seed),
                 on_step=on_step,
@@ -76,7 +77,7 @@ def run_policy(experiment: Experiment, run: PolicyRun, trace: Trace, on_step: On
     notes = _notes(log, table, trace, run.options)
     with _blaming(run):
         reserved = policy.reserve_tokens(Request(0, 0, 1, 1))
-    notes += _reserving(log, run.options, reserved, experiment.kv_cache.block_size)
+    notes += _reserving(log, run.options, reserved, block_size)
     return replace(result, notes=tuple(notes))
 
 

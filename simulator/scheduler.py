@@ -46,7 +46,7 @@ class Scheduler(Residents):
             prefixes=prefixes,
             give_up_on_impossible=give_up_on_impossible,
         )
-        self._plan = policy.plan
+        self._plan, self._completed = self.planner.plan, self.planner.completed
         self._times, self._book_time, self.hosted = times, times.book, times.hosted
         self.depth = policy.steps_in_flight
         """As many steps can be under way."""
@@ -86,7 +86,7 @@ class Scheduler(Residents):
         self.iterations = iteration + 1
         self.under_way += 1
         chosen = batch.decodes
-        irregular = chosen or batch.preempted or batch.rejected or self._prefixes is not None
+        irregular = chosen or batch.preempted or batch.rejected or self._memory is not None
         sitting_out = self._prepare(batch) if irregular else ()
         count, context, longest, finishing = decodes.count, 0, 0, None
         if count and (chosen is None or chosen):
@@ -112,8 +112,8 @@ class Scheduler(Residents):
             raise PolicyError(f"{self._name} returned an empty batch; return None to schedule nothing")
         if finishing:
             self._finishing.append((iteration, finishing))
-        if self._prefixes is not None:
-            view.free_blocks = len(self._prefixes.pool.free)
+        if self._memory is not None:
+            view.free_blocks = self._memory.free_blocks
         if view.free_blocks < 0:
             raise PolicyError(f"{self._name} planned {-view.free_blocks} KV-cache blocks more than were free")
         if batch.preempted and self._give_up:
@@ -145,6 +145,8 @@ class Scheduler(Residents):
         What they hold is released.
         """
         self.under_way -= 1
+        if self._completed is not None:
+            self._completed(self.iterations - self.under_way - 1)
         if not self._finishing or self._finishing[0][0] != self.iterations - self.under_way - 1:
             return ()
         _, finishing = self._finishing.popleft()
@@ -188,8 +190,8 @@ class Scheduler(Residents):
 
         Returns the latter. O(n) in running requests where the batch preempts or chooses decodes.
         """
-        if self._prefixes is not None and batch.preempted:
-            self.kv_tokens += self._prefixes.serve_preempting(batch)
+        if self._memory is not None and batch.preempted:
+            self.kv_tokens += self._memory.serve_preempting(batch)
         for request in batch.preempted:
             self._preempt(request)
         self._reject(batch.rejected)
@@ -199,8 +201,8 @@ class Scheduler(Residents):
             sitting_out = [r for r in self.view.decoding_requests() if r not in chosen]
             for request in sitting_out:
                 self._leave_cohort(request)
-        if self._prefixes is not None and not batch.preempted:
-            self.kv_tokens += self._prefixes.serve(batch)
+        if self._memory is not None and not batch.preempted:
+            self.kv_tokens += self._memory.serve(batch)
         return sitting_out
 
     def _compute_chunk(self, request: Request, tokens: int, iteration: int) -> int:

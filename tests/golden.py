@@ -10,8 +10,8 @@ them as vLLM does. Its scenarios are compared up to the first preempting step; o
 """
 
 import sys
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from policies.simple_chunking import SimpleChunking
 from simulator.core import Batch, Policy, Request, View
@@ -20,7 +20,7 @@ from simulator.metrics.tokens import token_times_ns
 from simulator.runlog import FINISHED, REJECTED
 from simulator.scheduler import Scheduler
 from simulator.step_times import GpuTimes
-from tests.golden_files import Contents, Record, Scenario, policy_of, scenarios
+from tests.golden_files import Contents, Record, Scenario, Verdict, policy_of, scenarios
 
 NOT_RECORDED = {"vllm": ("npf", "ign"), "sarathi-serve": ("hit", "res")}
 """Fields of a step that an engine's recordings do not have."""
@@ -176,14 +176,6 @@ class Replay:
         return {key: value for key, value in summary.items() if value or key in recorded}
 
 
-class Verdict(NamedTuple):
-    """What a replay found, and after how many steps."""
-
-    text: str
-    steps: int
-    different: bool = True
-
-
 def difference(recorded: Record, simulated: Record) -> str | None:
     """The fields in which a step or a summary differs, or None. Empty lists are not recorded."""
     if "blk" in recorded:  # recorded in the order of handing out, admitted requests first
@@ -222,6 +214,21 @@ def replay(scenario: Scenario, policy: Policy) -> Verdict:
     return Verdict(f"summary: {wrong}" if wrong else "ok", run.steps, wrong is not None)
 
 
+ENGINES: dict[str, Callable[[Scenario], Verdict]] = {}
+"""Engines whose recordings have fields and rules of their own, by the name in their headers."""
+
+
+def judge(scenario: Scenario) -> Verdict:
+    """Replay a scenario of whatever engine."""
+    engine = scenario.header["engine"]
+    if engine in ENGINES:
+        return ENGINES[engine](scenario)
+    policy = policy_of(scenario)
+    if policy is None:
+        return Verdict("no policy covers this engine's configuration", 0)
+    return replay(scenario, policy)
+
+
 def main(paths: list[str]) -> int:
     """Replay every scenario of every file."""
     if not paths:
@@ -230,11 +237,7 @@ def main(paths: list[str]) -> int:
     verdicts = []
     for path in paths:
         for scenario in scenarios(path):
-            policy = policy_of(scenario)
-            if policy is None:
-                verdicts.append(Verdict("no policy covers this engine's configuration", 0))
-            else:
-                verdicts.append(replay(scenario, policy))
+            verdicts.append(judge(scenario))
             print(f"{scenario.name}: {verdicts[-1].text}"[:400])
     steps, different = sum(verdict.steps for verdict in verdicts), sum(verdict.different for verdict in verdicts)
     print(f"{len(verdicts)} scenarios, {steps} steps, {different} different")

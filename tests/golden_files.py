@@ -9,7 +9,7 @@ import gzip
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from policies.orca import Orca
 from policies.sarathi import Sarathi
@@ -39,6 +39,14 @@ class Scenario:
     def config(self) -> Record:
         config: Record = self.header["config"]
         return config
+
+
+class Verdict(NamedTuple):
+    """What a replay found, and after how many steps."""
+
+    text: str
+    steps: int
+    different: bool = True
 
 
 def scenarios(path: str) -> Iterator[Scenario]:

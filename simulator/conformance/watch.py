@@ -8,7 +8,7 @@ from simulator.conformance.batches import Reached, check_batch, check_promises
 from simulator.conformance.ledger import Ledger
 from simulator.conformance.repeats import Repeats
 from simulator.conformance.snapshot import decision, first_change, in_words, snapshot
-from simulator.core import Batch, PolicyBase, Request, View
+from simulator.core import Batch, Planner, PolicyBase, Remembering, Request, View
 from simulator.errors import PolicyError
 from simulator.promises import Promises
 
@@ -45,12 +45,20 @@ class Watch(AtDepth):
         self._emitted = 0
         self._fruitless = 0
 
+    def start(self, view: View, *, contents: bool) -> Planner:
+        """This, in place of the policy or of the planner that remembers for it."""
+        planner: Planner = self.policy.start(view, contents=contents)
+        return self if isinstance(planner, PolicyBase) else _WatchedPlanner(self, planner)
+
     def plan(self, view: View) -> Batch | None:
         """The policy's batch, checked."""
+        return self._check_plan(view, lambda: self._ask("plan", view))
+
+    def _check_plan(self, view: View, ask: Callable[[], Any]) -> Batch | None:
         self.view = view
         self.settle(view)
         self._check_order(view)
-        batch = self._ask("plan", view)
+        batch = ask()
         if batch is not None and batch.__class__ is not Batch:
             return batch  # type: ignore[no-any-return] # the scheduler refuses it
         ordinary = self._repeats.ordinary(batch, view)
@@ -88,15 +96,20 @@ class Watch(AtDepth):
     def _ask(self, method: str, *arguments: Any) -> Any:
         """What the policy answers, if asking changes nothing and it answers the same again."""
         call = _naming_errors(getattr(self.policy, method), method)
+        answer = self._ask_once(call, method, *arguments)
+        first, second = _plain(answer), _plain(call(*arguments))
+        if first != second:
+            said = f"{in_words(first)}, then {in_words(second)}"
+            raise PolicyError(f"{method} is no function of what it is given: asked twice it said {said}")
+        return answer
+
+    def _ask_once(self, call: Callable[..., Any], method: str, *arguments: Any) -> Any:
+        """What a policy or planner answers, if asking changes nothing that belongs to others."""
         before = snapshot(self.view, self._requests, self.policy)
         answer = call(*arguments)
         change = first_change(before, snapshot(self.view, self._requests, self.policy), self._requests)
         if change is not None:
             raise PolicyError(f"{method} changed {change}; a policy only reads")
-        first, second = _plain(answer), _plain(call(*arguments))
-        if first != second:
-            said = f"{in_words(first)}, then {in_words(second)}"
-            raise PolicyError(f"{method} is no function of what it is given: asked twice it said {said}")
         return answer
 
     def _check_order(self, view: View) -> None:
@@ -107,6 +120,19 @@ class Watch(AtDepth):
         again = [(key(request), request.index) for request in view.waiting]
         if keys != again or keys != sorted(keys):
             raise PolicyError("waiting_order gave a waiting request two different keys")
+
+
+class _WatchedPlanner(Remembering):
+    """A planner that remembers: it is asked once, since asking changes what it remembers, and nothing else."""
+
+    def __init__(self, watch: Watch, planner: Planner) -> None:
+        self._watch, self._planner = watch, planner
+        self.memory, self.arrived, self.ended = planner.memory, planner.arrived, planner.ended  # type: ignore[method-assign]
+        self.completed = planner.completed
+
+    def plan(self, view: View) -> Batch | None:
+        call = _naming_errors(self._planner.plan, "plan")
+        return self._watch._check_plan(view, lambda: self._watch._ask_once(call, "plan", view))
 
 
 def _plain(answer: object) -> object:

@@ -90,6 +90,8 @@ class PipelinedScheduler(Scheduler):
             self._return(self._flights.popleft())
         elif iteration == _EMPTY:
             self._holes -= 1
+        if self._completed is not None and iteration != _EMPTY:
+            self._completed(iteration)
         if not self._finishing or self._finishing[0][0] != iteration:
             return ()
         _, finishing = self._finishing.popleft()
@@ -163,7 +165,7 @@ class PipelinedScheduler(Scheduler):
 
     def _another(self) -> Decodes:
         cohort = Decodes(self.view.block_size, len(self._cohorts))
-        if self._prefixes is not None:
+        if self._memory is not None and self._memory.by_residue:
             cohort.groups = [{} for _ in range(self.view.block_size)]
         self._cohorts.append(cohort)
         return cohort
