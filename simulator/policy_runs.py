@@ -12,7 +12,7 @@ from simulator.bundled import resolve
 from simulator.core import Surroundings
 from simulator.errors import InputError, nearest
 from simulator.files import load_yaml, similar_file
-from simulator.plugins import make_policy, policy_class, policy_names, policy_options
+from simulator.plugins import make_policy, policy_class, policy_names, policy_options, setting_names
 from simulator.validation import parse_value
 
 
@@ -48,7 +48,7 @@ def _policy_mapping(
 ) -> tuple[dict[str, Any], str]:
     """An entry's `policy:` mapping, and where it stands for messages."""
     if isinstance(entry, dict):
-        return entry, f"{path}, {key}" if path else key
+        return _on_ready_settings(entry, beside), f"{path}, {key}" if path else key
     if ":" in entry and not entry.endswith((".yaml", ".yml")):
         return {"policy": entry}, entry
     file = resolve(entry, beside)
@@ -61,6 +61,16 @@ def _policy_mapping(
     if entry.endswith((".yaml", ".yml")):
         raise InputError(f'policy file "{entry}" not found{similar_file(entry, beside)}', path=path, key=key)
     return {"policy": entry}, str(path) if path else "--policy"
+
+
+def _on_ready_settings(entry: dict[str, Any], beside: Path | None) -> dict[str, Any]:
+    """`{policy: sarathi-serve, chunk_size: 1024}`: the ready settings of that name, with what the entry says instead."""
+    name = entry.get("policy")
+    if not isinstance(name, str) or name.replace("_", "-") in policy_names() or name not in setting_names():
+        return entry
+    file = resolve(f"policies/{name}.yaml", beside)
+    assert file is not None, "ready settings are files"
+    return load_yaml(file) | {"label": name} | {key: value for key, value in entry.items() if key != "policy"}
 
 
 def _label(raw: Mapping[str, Any], where: str, name: str, taken: Sequence[str]) -> str:

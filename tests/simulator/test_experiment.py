@@ -181,6 +181,13 @@ class TestSettings:
         _, sarathi, vllm = self.options("vllm.max_num_seqs=7")
         assert (sarathi["max_num_seqs"], vllm["max_num_seqs"]) == (128, 7)
 
+    def test_a_ready_setting_with_changes(self) -> None:
+        """A mapping can begin from ready settings; what it says itself goes before them."""
+        made = resolve(policies=[{"policy": "sarathi-serve", "max_num_seqs": 7}])
+        run = made.policies[0]
+        assert (run.label, run.policy) == ("sarathi-serve", "sarathi")
+        assert (run.options["chunk_size"], run.options["max_num_seqs"]) == (2048, 7)
+
     def test_repeated_label(self) -> None:
         """Two of a kind are told apart by their labels."""
         one, two = self.options("vllm-2.max_num_batched_tokens=2048", policies=("vllm", "vllm"))
