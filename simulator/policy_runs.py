@@ -64,7 +64,7 @@ def _policy_mapping(
 
 
 def _on_ready_settings(entry: dict[str, Any], beside: Path | None) -> dict[str, Any]:
-    """`{policy: sarathi-serve, chunk_size: 1024}`: the ready settings of that name, with what the entry says instead."""
+    """`{policy: sarathi-serve, chunk_size: 1024}`: those ready settings, and what the entry says instead."""
     name = entry.get("policy")
     if not isinstance(name, str) or name.replace("_", "-") in policy_names() or name not in setting_names():
         return entry
