@@ -1,9 +1,9 @@
 """How long a prompt's KV cache is on its way from the engine that computed it to the one that goes on with it.
 
 A prefill replica sends by a link of its own, one transfer at a time and in order: what its GPUs send leaves by their
-own ports. `whole` sends everything once the prompt is computed. `layerwise` (Splitwise, ISCA'24) sends the KV of a layer
-while the next is computed: in a step of L layers from s to e, layer i is there to be sent at s + (e - s) i / L. If the
-link was free in time, what remains after e is
+own ports. `whole` sends everything once the prompt is computed. `layerwise` (Splitwise, ISCA'24) sends the KV of a
+layer while the next is computed: in a step of L layers from s to e, layer i is there to be sent at s + (e - s) i / L.
+If the link was free in time, what remains after e is
 
     max(l, L l - (L - 1) / L (e - s))
 

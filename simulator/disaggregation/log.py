@@ -2,14 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulator.disaggregation.schedulers import Incoming
 from simulator.replicas import as_one
 from simulator.runlog import LoggedRun
 from simulator.trace import Ints
+
+if TYPE_CHECKING:
+    from simulator.disaggregation.schedulers import Incoming
 
 _TIMES = ("ready_ns", "room_ns", "landed_ns")
 
@@ -34,7 +37,7 @@ class PooledRun:
     transfers: Transfers
 
 
-def pooled_run(runs: Sequence[LoggedRun], prefill_replicas: int, sent: Sequence[Incoming]) -> PooledRun:
+def pooled_run(runs: Sequence[LoggedRun], prefill_replicas: int, sent: "Sequence[Incoming]") -> PooledRun:
     """The logs `runs` of the prefill and then the decode replicas as one of whole requests."""
     both = as_one(runs)
     first_decode = sum(len(run.iterations) for run in runs[:prefill_replicas])

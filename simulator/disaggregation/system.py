@@ -25,7 +25,6 @@ from simulator.disaggregation.schedulers import (
     decode_scheduler,
     prefill_scheduler,
 )
-from simulator.errors import InputError
 from simulator.pipeline.times import PipelineTimes
 from simulator.routers import Router
 from simulator.scheduler import Scheduler
@@ -214,9 +213,4 @@ def _prefill_schedulers(pool: Pool, prefixes: bool) -> list[PrefillScheduler]:
 
 def _decode_schedulers(pool: Pool) -> list[DecodeScheduler]:
     memory = {"block_size": pool.block_size, "num_blocks": pool.num_blocks}
-    schedulers = [decode_scheduler(pool.policy, times, **memory) for times in pool.times]
-    planner: object = schedulers[0].planner
-    if planner is not pool.policy:
-        name = type(pool.policy).__name__
-        raise InputError(f"{name} remembers whom it has admitted, so it cannot run a decode pool", key="decode.policy")
-    return schedulers
+    return [decode_scheduler(pool.policy, times, **memory) for times in pool.times]
