@@ -4,7 +4,7 @@ Below this module nobody reads configuration.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,8 +14,6 @@ from simulator.bundled import resolve
 from simulator.core import Surroundings
 from simulator.cost_table import CostTable, Gpu, load_gpu
 from simulator.costs import LinearCosts
-from simulator.disaggregation.deployment import Disaggregated
-from simulator.disaggregation.keys import resolve_system
 from simulator.engines.profile import NONE, EngineProfile, Handing, engine_names, engine_sha256, load_engine
 from simulator.errors import InputError, nearest
 from simulator.experiment import Experiment, KvCache, Parallel
@@ -24,7 +22,8 @@ from simulator.models import ModelShape, load_model, model_names
 from simulator.named_tables import find_table, table_names
 from simulator.network import Network, load_network, network_of
 from simulator.pipeline.layers import Stage, split_layers, stage_kv_bytes, stage_weight_bytes
-from simulator.policy_runs import PolicyRun, apply_settings, complete_options, resolve_policies
+from simulator.policy_runs import apply_settings, complete_options, resolve_policies
+from simulator.systems import notes_of_system, resolve_systems
 from simulator.validation import parse
 
 DEFAULT_TRACE = "traces/conversation.csv"
@@ -93,8 +92,9 @@ def resolve_experiment(raw: Mapping[str, Any], *, path: Path | None = None, sett
         notes.append(table.metadata.origin)
     source = _engine_source(keys.engine, beside)
     notes += _changes(keys, path, table, source)
-    policies, systems = _systems(complete_options(runs, surroundings, folders), raw, path, beside)
-    notes += [f"{label}: {note}" for label, system in systems.items() for note in _notes_of_system(system, notes)]
+    complete = complete_options(runs, surroundings, folders)
+    policies, systems = resolve_systems(complete, raw, beside, lambda keys: resolve_experiment(keys, path=path))
+    notes += [f"{label}: {note}" for label, system in systems.items() for note in notes_of_system(system, notes)]
     return Experiment(
         trace=trace,
         model=model,
@@ -119,30 +119,6 @@ def resolve_experiment(raw: Mapping[str, Any], *, path: Path | None = None, sett
         pipeline_network=pipeline_network,
         systems=systems,
     )
-
-
-def _systems(
-    runs: Sequence[PolicyRun], raw: Mapping[str, Any], path: Path | None, beside: Path | None
-) -> tuple[tuple[PolicyRun, ...], dict[str, Experiment | Disaggregated]]:
-    """What serves the runs that say so themselves, by label: GPUs of their own, or two pools."""
-    resolved, systems = [], dict[str, Experiment | Disaggregated]()
-    own = {key: value for key, value in raw.items() if key not in ("policies", "provenance")}
-    for run in runs:
-        if run.disaggregated:
-            run, systems[run.label] = resolve_system(run, own, beside, lambda keys: resolve_experiment(keys, path=path))
-        elif run.parallel is not None:
-            parallel = {**own.get("parallel", {}), **run.parallel}
-            entry = {"policy": run.policy, "label": run.label, **run.options}
-            experiment = resolve_experiment({**own, "parallel": parallel, "policies": [entry]}, path=path)
-            run, systems[run.label] = replace(run, parallel=asdict(experiment.parallel)), experiment
-        resolved.append(run)
-    return tuple(resolved), systems
-
-
-def _notes_of_system(system: Experiment | Disaggregated, known: Sequence[str]) -> list[str]:
-    """Its notes beyond those of the whole experiment."""
-    parts = (system,) if isinstance(system, Experiment) else (system.prefill, system.decode)
-    return list(dict.fromkeys(note for part in parts for note in part.notes if note not in known))
 
 
 def _resolve_costs(

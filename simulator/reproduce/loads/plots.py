@@ -30,10 +30,16 @@ def draw_loads(table: Table, sweep: Sweep, found: Mapping[str, Sequence[Crossove
     """A panel a measure, a line a system; where the better side changes there is an upright line."""
     labels = (*sweep.shared, *sweep.pools)
     drawing = new_figure(
-        9.6, 6.6, "Chunked prefill or disaggregation", "as many GPUs; dotted upright: where the better side changes"
+        9.6,
+        1.2 + 2.5 * -(-len(measures(sweep)) // 2),
+        "Chunked prefill or disaggregation",
+        "as many GPUs; dotted upright: where the better side changes",
     )
-    panels = drawing.subplots(2, 2, sharex=True).ravel()
-    for axes, (column, (title, higher)) in zip(panels, measures(sweep).items(), strict=True):
+    drawn = measures(sweep)
+    panels = drawing.subplots(-(-len(drawn) // 2), 2, sharex=True, squeeze=False).ravel()
+    for axes in panels[len(drawn) :]:
+        axes.set_axis_off()
+    for axes, (column, (title, higher)) in zip(panels, drawn.items(), strict=False):
         for label, look in zip(labels, looks(len(labels)), strict=True):
             rows = [row for row in table if row["label"] == label]
             loads = [row["offered_per_s_per_gpu"] for row in rows]
@@ -46,8 +52,9 @@ def draw_loads(table: Table, sweep: Sweep, found: Mapping[str, Sequence[Crossove
             axes.set_ylim(0, None)
         else:
             axes.set_yscale("log")
-    for axes in panels[2:]:
+    for axes in panels[len(drawn) - 2 : len(drawn)]:
         axes.set_xlabel("requests offered a second and GPU")
+        axes.tick_params(labelbottom=True)
     handles, names = panels[0].get_legend_handles_labels()
     drawing.legend(handles, names, loc="outside lower center", ncols=len(labels))
     return drawing

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +13,7 @@ from annotated_types import Gt
 from simulator.errors import InputError, nearest
 from simulator.experiment_keys import resolve_experiment
 from simulator.files import load_yaml
+from simulator.report.measures import TIE
 from simulator.results import PolicyResult, floats
 from simulator.runner import load_trace, run_policy
 from simulator.validation import parse
@@ -120,7 +122,8 @@ class Crossover:
 
 
 def crossovers(table: Sequence[Mapping[str, Any]], sweep: Sweep, measure: str, *, higher: bool) -> list[Crossover]:
-    """Where the best shared system and the best one of pools change places, linear between two loads."""
+    """Where the best shared system and the best one of pools change places, linear between two loads; loads at which
+    they are within `TIE` of each other do not tell."""
     best = max if higher else min
     loads = sorted({row["offered_per_s_per_gpu"] for row in table})
     sides = {"shared GPUs": sweep.shared, "pools": sweep.pools}
@@ -133,11 +136,11 @@ def crossovers(table: Sequence[Mapping[str, Any]], sweep: Sweep, measure: str, *
     }
     of_shared, of_pools = (np.array(of_side) for of_side in values.values())
     lead = (of_shared - of_pools) * (1 if higher else -1)
+    told = np.flatnonzero(np.abs(lead) > TIE * np.maximum(of_shared, of_pools))
     found = []
-    for place in range(len(loads) - 1):
-        if lead[place] * lead[place + 1] < 0:
-            share = lead[place] / (lead[place] - lead[place + 1])
-            at = loads[place] + share * (loads[place + 1] - loads[place])
-            before, after = list(sides) if lead[place] > 0 else list(sides)[::-1]
+    for low, high in pairwise(told.tolist()):
+        if lead[low] * lead[high] < 0:
+            at = loads[low] + lead[low] / (lead[low] - lead[high]) * (loads[high] - loads[low])
+            before, after = list(sides) if lead[low] > 0 else list(sides)[::-1]
             found.append(Crossover(measure, float(at), before, after))
     return found
