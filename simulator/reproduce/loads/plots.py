@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 from simulator.report.style import MUTED, looks, new_figure, save_png, styled
 from simulator.reproduce.loads.sweep import Crossover, Sweep
@@ -52,6 +53,8 @@ def draw_loads(table: Table, sweep: Sweep, found: Mapping[str, Sequence[Crossove
             axes.set_ylim(0, None)
         else:
             axes.set_yscale("log")
+            axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+            axes.yaxis.set_minor_formatter(NullFormatter())
     for axes in panels[len(drawn) - 2 : len(drawn)]:
         axes.set_xlabel("requests offered a second and GPU")
         axes.tick_params(labelbottom=True)
