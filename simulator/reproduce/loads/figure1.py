@@ -1,8 +1,9 @@
 """DistServe's figure 1: the rate at which nine tenths of the requests keep a limit, of each phase alone and of both.
 
 The figure (Zhong et al., OSDI'24): a 13B model on A100s of 80 GB, prompts of 512 and outputs of 64 tokens, Poisson
-arrivals; P90 of TTFT at most 0.4 s and of TPOT at most 0.04 s, as it is retold. Its curves cross these lines at 5.6 requests a second
-(prefill alone), 10 (decode alone) and 1.6 (colocated, by TPOT); two prefill GPUs and one decode GPU give 10 / 3.
+arrivals; P90 of TTFT at most 0.4 s and of TPOT at most 0.04 s, as it is retold. Its curves cross these lines at 5.6
+requests a second (prefill alone), 10 (decode alone) and 1.6 (colocated, by TPOT); two prefill GPUs and one decode GPU
+give 10 / 3.
 """
 
 from concurrent.futures import ProcessPoolExecutor
