@@ -1,5 +1,13 @@
 """Replays recordings of text-generation-inference through the policy `tgi`: a line is a forward (`k`: `p` for a Prefill
-call, `d` for a Decode call), and `held` counts the blocks of all rows."""
+call, `d` for a Decode call), and `held` counts the blocks of its rows.
+
+`python -m tests.golden_tgi CASES.json` replays cases of its queue's own unit tests (format `tgi-cases/1`).
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
 
 from policies.tgi import Tgi
 from simulator.core import Batch, Request, View
@@ -166,3 +174,59 @@ def replay(scenario: Scenario) -> Verdict:
         return Verdict("the file ends before the summary", run.steps)
     wrong = _difference(scenario.summary, run.summary(len(scenario.requests)))
     return Verdict(f"summary: {wrong}" if wrong else "ok", run.steps, wrong is not None)
+
+
+def judge_case(case: Record) -> str:
+    """Ok, what differs, or why a unit test of the queue (`queue.rs`) cannot be replayed. Its requests have a prompt
+    of one token and declare one more; none ends."""
+    rest = dict.fromkeys(("waiting_served_ratio", "max_waiting_tokens", "max_batch_prefill_tokens"), 1)
+    try:
+        policy = tgi({"max_batch_size": None, **rest, **case["state"]})
+    except ValueError as error:
+        return f"not modelled: {error}"
+    if any(op.get("client_gone") for op in case["ops"]):
+        return "not modelled: clients that leave"
+    size = policy.block_size or 1
+    blocks = case["state"]["max_batch_total_tokens"] // size
+    scheduler = Scheduler(policy, GpuTimes(LinearCosts(fixed_ns=1)), block_size=size, num_blocks=blocks)
+    planner: Any = scheduler.planner
+    appended = batches = 0
+    for place, op in enumerate(case["ops"]):
+        expected = {key: value for key, value in op.items() if key.endswith("_after") or key == "expect"}
+        found: Record = {}
+        if op["op"] == "append":
+            scheduler.arrive(Request(appended, 0, 1, 1))
+            appended += 1
+        else:
+            limits = op["min_size"] or 0, op["max_size"], op["prefill_token_budget"], op["token_budget"]
+            joining = planner.next_batch(scheduler.view, *limits)
+            found["expect"] = None
+            if joining:
+                ids = [request.index for request, _ in joining]
+                found["expect"] = {"ids": ids, "size": len(ids), "batch_id": batches}
+                scheduler._book(Batch(joining, ()), 0)
+                batches += 1
+        found["queue_after"] = [request.index for request in scheduler.waiting]
+        found |= {"next_id_after": appended, "next_batch_id_after": batches}
+        if any(found[key] != value for key, value in expected.items()):
+            return f"op {place}: recorded {expected}, simulated {found}"
+    return "ok"
+
+
+def main(paths: list[str]) -> int:
+    """Replay every case of every file; exit status 1 if any differs."""
+    if not paths:
+        print("usage: python -m tests.golden_tgi CASES.json ...", file=sys.stderr)
+        return 2
+    texts = []
+    for path in paths:
+        for case in json.loads(Path(path).read_text(encoding="utf-8"))["cases"]:
+            texts.append(judge_case(case))
+            print(f"{case['test']}: {texts[-1]}"[:400])
+    unlike = sum(not text.startswith(("ok", "not modelled")) for text in texts)
+    print(f"{len(texts)} cases, {texts.count('ok')} the same, {unlike} different")
+    return int(unlike > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -138,7 +138,6 @@ class TgiReference(Reference):
         self.must_decode = False
         self.permits = 0
         self.sleeps = True
-        self.seen_arrivals: set[Job] = set()
 
     def slots(self, job: Job) -> int:
         """Tokens that it reserves."""
@@ -210,7 +209,7 @@ class TgiReference(Reference):
         if not self.must_decode:
             joining = self.look_up(rows)
             if joining:
-                return self.prefill(joining, rows)
+                return self.prefill(joining)
         elif self.waiting:
             self.reached["decodes without a look at the queue"] += 1
         self.must_decode = False
@@ -250,7 +249,7 @@ class TgiReference(Reference):
             budget,
         )
 
-    def prefill(self, joining: list[tuple[Job, int, int]], rows: int) -> list[Work]:
+    def prefill(self, joining: list[tuple[Job, int, int]]) -> list[Work]:
         before = [(job, self.next_input.get(job, 1)) for job in self.running]
         self.reached["chunk beside decodes"] += self.o["prefill_chunking"]
         self.reached["decodes pause"] += not self.o["prefill_chunking"]
