@@ -88,7 +88,7 @@ class Tgi(PolicyBase):
 
     def usable_blocks(self, view: View) -> int:
         """Blocks that can be handed out."""
-        return self.total_tokens(view) // view.block_size - self.null_blocks
+        return max(0, self.total_tokens(view) // view.block_size - self.null_blocks)
 
     def rejects(self, request: Request, view: View) -> str | None:
         """What can never fit, and what comes while too many are there."""
