@@ -164,9 +164,11 @@ def replay(scenario: Scenario) -> Verdict:
     except ValueError as error:
         return Verdict(str(error), 0)
     for number, recorded in enumerate(scenario.steps):
-        simulated = None if run.over else run.step()
+        if run.over:
+            return Verdict(f"step {number}: recorded, but every request has ended", number)
+        simulated = run.step()
         if simulated is None:
-            return Verdict(f"step {number}: recorded, but nothing is left to run", number)
+            return Verdict(f"step {number}: recorded, but nothing can run", number)
         wrong = _difference(recorded, simulated)
         if wrong:
             return Verdict(f"step {number}: {wrong}", number + 1)
