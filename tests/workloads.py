@@ -11,6 +11,7 @@ from policies.orca import Orca
 from policies.sarathi import Sarathi
 from policies.simple_chunking import SimpleChunking
 from policies.static import Static
+from policies.tgi import Tgi
 from policies.vllm import Vllm
 from policies.vllm_v0 import VllmV0
 from simulator.core import Policy, Request
@@ -28,6 +29,7 @@ from tests.reference import Job, Reference
 from tests.reference_host import Host, HostClock
 from tests.reference_policies import OrcaReference, SarathiReference, VllmReference
 from tests.reference_sarathi import SimpleChunkingReference, StaticReference, VllmV0Reference
+from tests.reference_tgi import TgiReference
 
 COSTS = LinearCosts(fixed_ns=1000, per_token_ns=10, per_context_token_ns=1)
 EVEN_COSTS = LinearCosts(fixed_ns=1000)
@@ -70,6 +72,7 @@ POLICIES = {
     "static": Static,
     "simple_chunking": SimpleChunking,
     "vllm_v0": VllmV0,
+    "tgi": Tgi,
 }
 REFERENCES: dict[str, type[Reference]] = {
     "vllm": VllmReference,
@@ -78,6 +81,7 @@ REFERENCES: dict[str, type[Reference]] = {
     "static": StaticReference,
     "simple_chunking": SimpleChunkingReference,
     "vllm_v0": VllmV0Reference,
+    "tgi": TgiReference,
 }
 
 
@@ -151,6 +155,22 @@ def vllm_v0_options(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
+@st.composite
+def tgi_options(draw: st.DrawFn) -> dict[str, Any]:
+    return {
+        "waiting_served_ratio": draw(st.sampled_from([0.0, 0.3, 0.7, 1.2, 3.0])),
+        "max_waiting_tokens": draw(st.sampled_from([0, 1, 3, 20, 1000])),
+        "max_batch_prefill_tokens": draw(st.integers(1, 150)),
+        "max_batch_total_tokens": draw(st.sampled_from([None, None, 200])),
+        "max_batch_size": draw(st.sampled_from([None, 1, 2, 5])),
+        "max_concurrent_requests": draw(st.sampled_from([None, None, None, 3])),
+        "prefill_chunking": draw(st.booleans()),
+        "prefix_caching": draw(st.booleans()),
+        "max_new_tokens": draw(st.sampled_from([None, None, 10])),
+        "speculate": draw(st.sampled_from([0, 0, 2])),
+    }
+
+
 QUARREL = {
     "scheduling_policy": "priority",
     "long_prefill_token_threshold": 7,
@@ -167,7 +187,9 @@ OPTIONS = {
     "static": static_options(),
     "simple_chunking": simple_chunking_options(),
     "vllm_v0": vllm_v0_options(),
+    "tgi": tgi_options(),
 }
+ON_PIPELINES = [name for name in OPTIONS if POLICIES[name].on_pipelines]
 
 
 @dataclass(frozen=True)
@@ -201,6 +223,11 @@ class Case:
         return self.send_ns * (1 + tokens)
 
 
+def finds_prefixes(options: dict[str, Any]) -> bool:
+    """Whether a policy with these options finds prompts again."""
+    return bool(options.get("enable_prefix_caching") or options.get("prefix_caching"))
+
+
 @st.composite
 def pipelines(draw: st.DrawFn, policy: str) -> Case:
     """The same on two to four stages, of a layer or two each."""
@@ -220,11 +247,11 @@ def cases(draw: st.DrawFn, policy: str) -> Case:
         longest = max(prompt for _, prompt, _, _ in workload)
         workload = [(at // 9, (prompt + longest) // 2, out, urgency) for at, prompt, out, urgency in workload]
     texts = [""] * len(workload)
-    if options.get("enable_prefix_caching"):
+    if finds_prefixes(options):
         texts = draw(conversations(workload))
         workload = [(at, len(text), out, urgency) for text, (at, _, out, urgency) in zip(texts, workload, strict=True)]
         # With two steps in flight the engine learns of a block of generated tokens a step late: prompts alone say it.
-        if not options["async_scheduling"] and draw(st.booleans()):
+        if not options.get("async_scheduling") and draw(st.booleans()):
             texts = [text + answer(index, workload[index][2]) for index, text in enumerate(texts)]
     whole = policy == "static" or options.get("reservation") == "max_model_len"
     reserved = options["max_model_len"] if whole else 0
@@ -297,7 +324,7 @@ def run_fast(
         times or case.times(policy),
         block_size=case.block_size,
         num_blocks=case.blocks,
-        prefixes=case.options.get("enable_prefix_caching", False),
+        prefixes=finds_prefixes(case.options),
         on_step=on_step,
     )
 

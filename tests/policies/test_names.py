@@ -32,6 +32,19 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "sarathi": {"chunk_size": 512, "max_num_seqs": 128, "tile_size": 128, "max_prefills_per_batch": 1},
     "simple-chunking": {"chunk_size": 512, "max_num_seqs": 128},
     "static": {"max_batch_size": 64, "max_model_len": 16384},
+    "tgi": {
+        "waiting_served_ratio": 0.3,
+        "max_waiting_tokens": 20,
+        "max_batch_prefill_tokens": 4096,
+        "max_batch_total_tokens": None,
+        "max_batch_size": None,
+        "max_concurrent_requests": None,
+        "prefill_chunking": True,
+        "prefix_caching": True,
+        "block_size": 1,
+        "max_new_tokens": None,
+        "speculate": 0,
+    },
     "vllm": {
         "max_num_batched_tokens": 8192,
         "max_num_seqs": 1024,
@@ -61,13 +74,14 @@ def refused(name: str, **given: Any) -> str:
 
 @pytest.mark.parametrize("path", [path for path in FILES if not path.name.startswith("_")], ids=lambda path: path.stem)
 def test_one_class_a_file(path: Path) -> None:
-    """A policy's file defines one policy, a frozen dataclass with `plan`."""
+    """A policy's file defines one policy, a frozen dataclass with `plan` or `start`; other classes are its own."""
     module = importlib.import_module(f"policies.{path.stem}")
     classes = [each for each in vars(module).values() if isinstance(each, type) and each.__module__ == module.__name__]
-    assert [issubclass(each, PolicyBase) for each in classes] == [True]
-    assert is_dataclass(classes[0])
-    assert classes[0].__dataclass_params__.frozen  # type: ignore[attr-defined]
-    assert classes[0].plan is not PolicyBase.plan
+    [policy] = [each for each in classes if issubclass(each, PolicyBase)]
+    assert all(each is policy or each.__name__.startswith("_") for each in classes)
+    assert is_dataclass(policy)
+    assert policy.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    assert policy.plan is not PolicyBase.plan or policy.start is not PolicyBase.start
 
 
 @pytest.mark.parametrize("path", [path for path in FILES if not path.name.startswith("_")], ids=lambda path: path.stem)
@@ -150,6 +164,11 @@ def test_vllm_v0_budget_is_the_longest_sequence() -> None:
     assert options("vllm-v0", Surroundings("NVIDIA H200", 141 * GIB, 4096))["max_num_batched_tokens"] == 4096
     assert options("vllm-v0", max_model_len=1000)["max_num_batched_tokens"] == 1000
     assert options("vllm-v0", max_num_batched_tokens=2048)["max_model_len"] == 131072
+
+
+def test_tgi_budget_within_the_longest_sequence() -> None:
+    """TGI's launcher takes no more prompt tokens at a time than the model has positions."""
+    assert options("tgi", Surroundings("NVIDIA H200", 141 * GIB, 2048))["max_batch_prefill_tokens"] == 2048
 
 
 def test_vllm_budget_below_the_sequences() -> None:

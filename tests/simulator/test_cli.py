@@ -93,6 +93,13 @@ class TestRun:
         out = simulate("e.yaml", "--out", "out").out
         assert "the 512 tokens reserved for a request fit 1 times; max_batch_size 64 is out of reach" in out
 
+    def test_a_limit_that_is_not_set_is_not_noted(self, simulate: Simulate, here: Path) -> None:
+        """A policy's `max_batch_size` may be none."""
+        write_yaml(here / "e.yaml", trace="tiny.csv", costs=LINEAR, policies=["tgi"], kv_cache={"num_blocks": 40})
+        answer = simulate("e.yaml", "--out", "out")
+        assert (answer.code, answer.err) == (0, "")
+        assert "max_batch_size" not in answer.out
+
     def test_long_iteration_log(self, simulate: Simulate, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """A log above the limit is written as Parquet, with the rows of the CSV."""
         simulate("tiny.yaml", "--out", "short")

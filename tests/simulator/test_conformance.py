@@ -40,6 +40,14 @@ VARIATIONS: dict[str, list[dict[str, Any]]] = {
     ],
     "simple-chunking": [{"chunk_size": 8, "max_num_seqs": 4}, {"chunk_size": 3, "max_num_seqs": 8}],
     "static": [{"max_batch_size": 3, "max_model_len": 100}, {"max_batch_size": 1, "max_model_len": 60}],
+    "tgi": [
+        {"prefill_chunking": False, "max_batch_size": 4, "waiting_served_ratio": 1.2, "max_waiting_tokens": 3},
+        {"prefill_chunking": False, "max_batch_prefill_tokens": 40, "max_waiting_tokens": 0, "prefix_caching": False},
+        {"prefill_chunking": False, "waiting_served_ratio": 3.0, "max_waiting_tokens": 1000, "max_new_tokens": 20},
+        {"max_batch_prefill_tokens": 16},
+        {"max_batch_prefill_tokens": 1, "max_batch_total_tokens": 200},
+        {"max_batch_prefill_tokens": 8, "max_concurrent_requests": 4},
+    ],
     "vllm-v0": [
         {"max_num_batched_tokens": 64, "max_num_seqs": 4, "max_model_len": 80},
         {"max_num_batched_tokens": 50, "max_num_seqs": 6, "max_model_len": 200},
