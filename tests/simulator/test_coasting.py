@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from policies.orca import Orca
 from policies.vllm import Vllm
-from simulator.core import DECODES_UNTIL_ARRIVAL, Batch, Policy, PolicyBase, Request, View
+from simulator.core import DECODES_UNTIL_ARRIVAL, Batch, Planner, Policy, PolicyBase, Request, View
 from simulator.costs import LinearCosts, StepCosts
 from simulator.engine import simulate
 from simulator.runlog import ITERATION_COLUMNS, LoggedRun
@@ -25,25 +25,25 @@ COSTS = LinearCosts(fixed_ns=1000, per_token_ns=10, per_context_token_ns=1)
 class Counted:
     """A policy whose plans are counted; with `asked` its promises are kept from the scheduler."""
 
-    def __init__(self, policy: Policy, *, asked: bool = False) -> None:
+    def __init__(self, policy: Policy | Planner, *, asked: bool = False, whole: "Counted | None" = None) -> None:
         self.policy: Any = policy
         self.asked = asked
+        self.whole = whole or self
         self.plans = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.policy, name)
 
     def start(self, view: View, *, contents: bool) -> "Counted":
-        """Its plans are those of one engine."""
-        self.policy = self.policy.start(view, contents=contents)
-        return self
+        """The planner of an engine, whose plans count here."""
+        return Counted(self.policy.start(view, contents=contents), asked=self.asked, whole=self)
 
     def plan(self, view: View) -> Batch | None:
-        self.plans += 1
+        self.whole.plans += 1
         batch = self.policy.plan(view)
         if batch is None or not self.asked:
             return batch
-        return Batch(batch.chunks, batch.decodes, batch.preempted, batch.undone, batch.rejected)
+        return batch.unpromised()
 
 
 def run(policy: Any, *requests: tuple[int, int, int], costs: StepCosts = COSTS, num_blocks: int = 1000) -> LoggedRun:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.core import Batch, Policy, PolicyBase, Request, View
+from simulator.core import Batch, Padding, Policy, PolicyBase, Request, View
 from simulator.engine import simulate
 from simulator.errors import PolicyError
 from simulator.metrics.tokens import token_times_ns
@@ -311,6 +311,14 @@ def waiting(view: View) -> Request:
 
 
 MISTAKES: list[tuple[Callable[[View], Any], str]] = [
+    (
+        lambda view: Batch([(waiting(view), 20)], padding=Padding(1, 30, 30, [(0, 19)])),
+        "Misbehaving planned 21 tokens and pads them to 20",
+    ),
+    (
+        lambda _: Batch(holds=Batch.UNTIL_FINISH, padding=Padding(1, 30, 30)),
+        "Misbehaving promises what follows a padded step, where no padding would be priced",
+    ),
     (
         lambda view: Batch([(waiting(view), 31)]),
         "Misbehaving gave request 1 (30 + 5 tokens) 31 tokens; it has 30 left",
