@@ -3,12 +3,17 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tests.reference import Job, Price, Reference, Work
+from tests.reference import Job, Price, Reference, Step, Work
 from tests.reference_policies import SarathiReference
 
 
 class StaticReference(Reference):
     """FasterTransformer: a new batch when the old one is empty, with memory for the longest possible sequences."""
+
+    def __init__(self, options: Mapping[str, Any], price: Price, block_size: int, num_blocks: int) -> None:
+        super().__init__(options, price, block_size, num_blocks)
+        self.together: list[list[Job]] = []
+        """The batches that have run."""
 
     def impossible(self, job: Job) -> bool:
         length = self.o["max_model_len"]
@@ -25,7 +30,27 @@ class StaticReference(Reference):
             job = self.waiting[0]
             self.admit(job, self.o["max_model_len"])
             batch.append(self.compute(job, job.known))
+        if batch:
+            self.together.append([job for job, *_ in batch])
+            self.reached["prompts of a batch differ"] += len({job.prompt for job, *_ in batch}) > 1
         return batch or None
+
+    def on_gpu(self, step: Step) -> tuple[list[int], list[tuple[int, int]]]:
+        """With padding every member of a batch to the end, and as if all had its longest prompt."""
+        if not self.o["padding"]:
+            return super().on_gpu(step)
+        contexts: list[int] = []
+        chunks: list[tuple[int, int]] = []
+        for batch in self.together:
+            longest = max(job.prompt for job in batch)
+            here = [job for job in step.emit if job in batch]
+            if here and not step.contexts:
+                chunks += [(0, longest) for _ in batch]
+            elif here:
+                generated = here[0].computed - here[0].prompt
+                contexts += [longest + generated for _ in batch]
+                self.reached["a seat stays empty"] += len(here) < len(batch)
+        return contexts, chunks
 
 
 class TurnsReference(SarathiReference):

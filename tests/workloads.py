@@ -134,7 +134,11 @@ def orca_options(draw: st.DrawFn) -> dict[str, Any]:
 
 @st.composite
 def static_options(draw: st.DrawFn) -> dict[str, Any]:
-    return {"max_batch_size": draw(st.integers(1, 8)), "max_model_len": draw(st.sampled_from([60, 110, 250]))}
+    return {
+        "max_batch_size": draw(st.integers(1, 8)),
+        "max_model_len": draw(st.sampled_from([60, 110, 250])),
+        "padding": draw(st.booleans()),
+    }
 
 
 @st.composite

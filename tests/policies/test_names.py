@@ -31,7 +31,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     },
     "sarathi": {"chunk_size": 512, "max_num_seqs": 128, "tile_size": 128, "max_prefills_per_batch": 1},
     "simple-chunking": {"chunk_size": 512, "max_num_seqs": 128},
-    "static": {"max_batch_size": 64, "max_model_len": 16384},
+    "static": {"max_batch_size": 64, "max_model_len": 16384, "padding": False},
     "vllm": {
         "max_num_batched_tokens": 8192,
         "max_num_seqs": 1024,
@@ -61,13 +61,14 @@ def refused(name: str, **given: Any) -> str:
 
 @pytest.mark.parametrize("path", [path for path in FILES if not path.name.startswith("_")], ids=lambda path: path.stem)
 def test_one_class_a_file(path: Path) -> None:
-    """A policy's file defines one policy, a frozen dataclass with `plan`."""
+    """A policy's file defines one policy, a frozen dataclass with `plan` or `start`; other classes are its own."""
     module = importlib.import_module(f"policies.{path.stem}")
     classes = [each for each in vars(module).values() if isinstance(each, type) and each.__module__ == module.__name__]
-    assert [issubclass(each, PolicyBase) for each in classes] == [True]
-    assert is_dataclass(classes[0])
-    assert classes[0].__dataclass_params__.frozen  # type: ignore[attr-defined]
-    assert classes[0].plan is not PolicyBase.plan
+    [policy] = [each for each in classes if issubclass(each, PolicyBase)]
+    assert all(each is policy or each.__name__.startswith("_") for each in classes)
+    assert is_dataclass(policy)
+    assert policy.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    assert policy.plan is not PolicyBase.plan or policy.start is not PolicyBase.start
 
 
 @pytest.mark.parametrize("path", [path for path in FILES if not path.name.startswith("_")], ids=lambda path: path.stem)

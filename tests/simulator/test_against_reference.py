@@ -74,7 +74,13 @@ CORNERS = {
     },
     "simple_chunking": {"rejected", "watermark", "preemption", "preempts itself", "resumed", "outgrew the cache"},
     "vllm_v0": {"rejected", "watermark", "preemption", "preempts itself", "resumed", "outgrew the cache"},
-    "static": {"rejected", "output cut at the model's length", "memory is reserved"},
+    "static": {
+        "rejected",
+        "output cut at the model's length",
+        "memory is reserved",
+        "prompts of a batch differ",
+        "a seat stays empty",
+    },
     "orca": {"rejected", "output cut at the model's length", "memory is reserved", "prefills of a batch used up"},
 }
 

@@ -257,6 +257,21 @@ class TestStatic:
         assert outcome.tokens == [[1, 2], [3]]
         assert outcome.iterations["free_blocks"].tolist() == [4, 4, 4]
 
+    def test_padding(self) -> None:
+        """Three prompts cost three of the longest; three decode beside each other to the end, at 10 tokens and more.
+
+        With 100 s a step, 1 s a token and 1 ms a token of context: the prompts 130.03 s, the first decodes 103 s and
+        33 ms, the second 103 s and 36 ms; then the next batch. What is logged are the real tokens.
+        """
+        costs = LinearCosts(fixed_ns=100 * SECOND, per_token_ns=SECOND, per_context_token_ns=SECOND // 1000)
+        requests = (0, 5, 3), (0, 10, 1), (0, 2, 2), (1, 4, 1)
+        outcome = replay(Static(max_batch_size=3, max_model_len=1000, padding=True), *requests, costs=costs)
+        first, second, third = 130.03, 233.063, 336.099
+        assert outcome.tokens == [[first, second, third], [first], [first, second], [440.103]]
+        assert outcome.steps == [{0: 5, 1: 10, 2: 2}, {0: 1, 2: 1}, {0: 1}, {3: 4}]
+        assert outcome.iterations["prefill_tokens"].tolist() == [17, 0, 0, 4]
+        assert outcome.iterations["num_decodes"].tolist() == [0, 2, 1, 0]
+
     def test_limits(self) -> None:
         """Output is cut at `max_model_len`; a longer prompt, or a reservation above the pool, is rejected."""
         outcome = replay(Static(max_model_len=10), (0, 7, 20), (0, 11, 1))
