@@ -43,7 +43,12 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "async_scheduling": True,
         "max_model_len": 131072,
     },
-    "vllm-v0": {"max_num_seqs": 256, "max_num_batched_tokens": 131072, "max_model_len": 131072},
+    "vllm-v0": {
+        "max_num_seqs": 256,
+        "max_num_batched_tokens": 131072,
+        "max_model_len": 131072,
+        "enable_chunked_prefill": False,
+    },
 }
 
 
@@ -147,10 +152,33 @@ def test_vllm_length_is_the_models() -> None:
 
 
 def test_vllm_v0_budget_is_the_longest_sequence() -> None:
-    """Unless given, a step holds one prompt as long as the model's longest sequence, or `max_model_len`."""
+    """Unless given, a step holds one prompt as long as the model's longest sequence, or `max_model_len`, or 2048."""
     assert options("vllm-v0", Surroundings("NVIDIA H200", 141 * GIB, 4096))["max_num_batched_tokens"] == 4096
-    assert options("vllm-v0", max_model_len=1000)["max_num_batched_tokens"] == 1000
-    assert options("vllm-v0", max_num_batched_tokens=2048)["max_model_len"] == 131072
+    assert options("vllm-v0", max_model_len=3000)["max_num_batched_tokens"] == 3000
+    assert options("vllm-v0", max_model_len=1000)["max_num_batched_tokens"] == 2048
+    assert options("vllm-v0", max_num_batched_tokens=1024)["max_model_len"] == 131072
+
+
+def test_vllm_v0_budget_of_chunks() -> None:
+    """512 tokens, whatever the longest sequence."""
+    made = options("vllm-v0", enable_chunked_prefill=True)
+    assert (made["max_num_batched_tokens"], made["max_num_seqs"]) == (512, 256)
+    assert (
+        options("vllm-v0", enable_chunked_prefill=True, max_num_batched_tokens=2048)["max_num_batched_tokens"] == 2048
+    )
+
+
+def test_vllm_v0_budget_below_the_sequences() -> None:
+    """With chunked prefill a budget below the number of sequences is refused, as vLLM does."""
+    message = refused("vllm-v0", enable_chunked_prefill=True, max_num_batched_tokens=100)
+    assert message == "with chunked prefill max_num_batched_tokens (100) must be at least max_num_seqs (256)"
+    assert options("vllm-v0", max_num_batched_tokens=100)["max_num_seqs"] == 256
+
+
+@pytest.mark.parametrize("given", [{"max_model_len": "long"}, {"max_model_len": 0}, {"enable_chunked_prefill": "yes"}])
+def test_vllm_v0_wrong_value(given: dict[str, Any]) -> None:
+    """Its defaults can be made of what is wrong, which is then named."""
+    assert refused("vllm-v0", **given).startswith(f"{next(iter(given))}: ")
 
 
 def test_vllm_budget_below_the_sequences() -> None:

@@ -73,7 +73,17 @@ CORNERS = {
         "outgrew the cache",
     },
     "simple_chunking": {"rejected", "watermark", "preemption", "preempts itself", "resumed", "outgrew the cache"},
-    "vllm_v0": {"rejected", "watermark", "preemption", "preempts itself", "resumed", "outgrew the cache"},
+    "vllm_v0": {
+        "rejected",
+        "watermark",
+        "cut to the budget",
+        "preemption",
+        "preempts itself",
+        "a prompt preempts itself",
+        "admission in a step that preempts",
+        "resumed",
+        "outgrew the cache",
+    },
     "static": {
         "rejected",
         "output cut at the model's length",

@@ -47,6 +47,9 @@ VARIATIONS: dict[str, list[dict[str, Any]]] = {
     "vllm-v0": [
         {"max_num_batched_tokens": 64, "max_num_seqs": 4, "max_model_len": 80},
         {"max_num_batched_tokens": 50, "max_num_seqs": 6, "max_model_len": 200},
+        {"enable_chunked_prefill": True},
+        {"enable_chunked_prefill": True, "max_num_batched_tokens": 16, "max_num_seqs": 4},
+        {"enable_chunked_prefill": True, "max_num_batched_tokens": 6, "max_num_seqs": 6, "max_model_len": 100},
     ],
     "vllm": [
         {"max_num_batched_tokens": 16, "max_num_seqs": 4},
