@@ -12,7 +12,15 @@ import yaml
 import policies
 from simulator.core import PolicyBase, Surroundings
 from simulator.errors import InputError
-from simulator.plugins import make_policy, policy_class, policy_names, policy_options
+from simulator.plugins import (
+    experiment_files,
+    make_policy,
+    policy_class,
+    policy_names,
+    policy_options,
+    setting_files,
+    setting_names,
+)
 
 GIB = 2**30
 H200 = Surroundings("NVIDIA H200", 150754820096, 131072)
@@ -20,7 +28,7 @@ H100 = Surroundings("NVIDIA H100 80GB HBM3", 85520809984, 131072)
 A100 = Surroundings("NVIDIA A100-SXM4-80GB", 85899345920, 131072)
 A6000 = Surroundings("NVIDIA RTX A6000", 48 * GIB, 131072)
 FILES = sorted(Path(policies.__file__).parent.glob("*.py"))
-YAMLS = sorted(Path(policies.__file__).parent.glob("*.yaml"))
+YAMLS = setting_files()
 
 DEFAULTS: dict[str, dict[str, Any]] = {
     "orca": {
@@ -113,6 +121,14 @@ def test_plain_yaml_is_the_default() -> None:
         if path.stem == name:
             name = name.replace("_", "-")
             assert options(name, **raw) == DEFAULTS.get(name, options(name))
+
+
+def test_all_policies_are_compared() -> None:
+    """`all.yaml` runs every policy and every ready-made setting."""
+    [path] = [path for path in experiment_files() if path.stem == "all"]
+    entries = yaml.safe_load(path.read_text())["policies"]
+    named = {entry if isinstance(entry, str) else entry["policy"] for entry in entries}
+    assert named == {*policy_names(), *setting_names()}
 
 
 def test_hyphens() -> None:
