@@ -138,7 +138,11 @@ def orca_options(draw: st.DrawFn) -> dict[str, Any]:
 
 @st.composite
 def static_options(draw: st.DrawFn) -> dict[str, Any]:
-    return {"max_batch_size": draw(st.integers(1, 8)), "max_model_len": draw(st.sampled_from([60, 110, 250]))}
+    return {
+        "max_batch_size": draw(st.integers(1, 8)),
+        "max_model_len": draw(st.sampled_from([60, 110, 250])),
+        "padding": draw(st.booleans()),
+    }
 
 
 @st.composite
@@ -148,10 +152,12 @@ def simple_chunking_options(draw: st.DrawFn) -> dict[str, Any]:
 
 @st.composite
 def vllm_v0_options(draw: st.DrawFn) -> dict[str, Any]:
+    sequences, chunked = draw(st.sampled_from([1, 2, 4, 8, 14, 14])), draw(st.booleans())
     return {
-        "max_num_seqs": draw(st.sampled_from([1, 2, 4, 8, 14, 14])),
-        "max_num_batched_tokens": draw(st.integers(20, 250)),
+        "max_num_seqs": sequences,
+        "max_num_batched_tokens": draw(st.integers(sequences, 80) if chunked else st.integers(20, 250)),
         "max_model_len": draw(st.sampled_from([60, 120, 4096])),
+        "enable_chunked_prefill": chunked,
     }
 
 

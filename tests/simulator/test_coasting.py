@@ -26,7 +26,7 @@ class Counted:
     """A policy whose plans are counted; with `asked` its promises are kept from the scheduler."""
 
     def __init__(self, policy: Policy, *, asked: bool = False) -> None:
-        self.policy = policy
+        self.policy: Any = policy
         self.asked = asked
         self.plans = 0
 
@@ -52,7 +52,7 @@ class CountedPlanner:
         batch = self.planner.plan(view)
         if batch is None or not self.counted.asked:
             return batch
-        return Batch(batch.chunks, batch.decodes, batch.preempted, batch.undone, batch.rejected)
+        return batch.unpromised()
 
 
 def run(policy: Any, *requests: tuple[int, int, int], costs: StepCosts = COSTS, num_blocks: int = 1000) -> LoggedRun:

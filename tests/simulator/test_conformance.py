@@ -39,7 +39,11 @@ VARIATIONS: dict[str, list[dict[str, Any]]] = {
         {"chunk_size": 3, "max_num_seqs": 8, "tile_size": 0, "max_prefills_per_batch": 2},
     ],
     "simple-chunking": [{"chunk_size": 8, "max_num_seqs": 4}, {"chunk_size": 3, "max_num_seqs": 8}],
-    "static": [{"max_batch_size": 3, "max_model_len": 100}, {"max_batch_size": 1, "max_model_len": 60}],
+    "static": [
+        {"max_batch_size": 3, "max_model_len": 100},
+        {"max_batch_size": 1, "max_model_len": 60},
+        {"max_batch_size": 4, "max_model_len": 90, "padding": True},
+    ],
     "tgi": [
         {"prefill_chunking": False, "max_batch_size": 4, "waiting_served_ratio": 1.2, "max_waiting_tokens": 3},
         {"prefill_chunking": False, "max_batch_prefill_tokens": 40, "max_waiting_tokens": 0, "prefix_caching": False},
@@ -51,6 +55,9 @@ VARIATIONS: dict[str, list[dict[str, Any]]] = {
     "vllm-v0": [
         {"max_num_batched_tokens": 64, "max_num_seqs": 4, "max_model_len": 80},
         {"max_num_batched_tokens": 50, "max_num_seqs": 6, "max_model_len": 200},
+        {"enable_chunked_prefill": True},
+        {"enable_chunked_prefill": True, "max_num_batched_tokens": 16, "max_num_seqs": 4},
+        {"enable_chunked_prefill": True, "max_num_batched_tokens": 6, "max_num_seqs": 6, "max_model_len": 100},
     ],
     "vllm": [
         {"max_num_batched_tokens": 16, "max_num_seqs": 4},
