@@ -125,8 +125,6 @@ class TensorrtLlm(PolicyBase):
             return None
         if not chunks:  # a prompt that got no tokens keeps its claim to the memory that decodes take
             return DECODES_ONLY if self._pauses and contexts else DECODES_UNTIL_FINISH
-        if decoding + len(chunks) > min(self.max_num_tokens, self.max_batch_size):
-            return Batch(chunks)
         limit = min(self._most_through(view.stages), self._most_active(view.stages))
         return Batch(chunks, holds=view.holds_after(chunks, limit))
 
