@@ -135,9 +135,61 @@ TGI = recording(
     | {"first_token_t": [1132, 1132, 4018], "finish_t": [2151, 1132, 4018], "out_tokens": [2, 1, 1]},
 )
 
-WHOLE = {"vllm": VLLM, "vllm_v0": VLLM_V0, "simple_chunking": SIMPLE_CHUNKING, "tgi": TGI}
+# Step 1: the first decode opens a block and pauses the second request, which keeps its place among the active.
+TENSORRT_LLM = recording(
+    "tensorrt_llm",
+    {"capacity_policy": "MAX_UTILIZATION", "chunking": None, "chunk_unit_size": None, "max_seq_len": 100}
+    | {"max_batch_size": 2, "max_num_tokens": 16, "max_num_requests": 2, "max_num_active_requests": None}
+    | {"tokens_per_block": 4, "num_blocks": 4},
+    [{"id": 0, "arr": 0, "p": 8, "o": 3}, {"id": 1, "arr": 0, "p": 8, "o": 2}],
+    [
+        {"t": 0, "dt": 1176, "add": [0, 1], "act": "=", "s": [[0, 8], [1, 8]], "nctx": 2, "new": [0, 1], "fit": 2}
+        | {"tok": 16, "ctx": 16, "run": 2, "wait": 0, "free": 0, "free2": 0},
+        {"t": 1176, "dt": 1019, "s": [0], "pre": [1], "fit": 1}
+        | {"tok": 1, "ctx": 9, "run": 2, "wait": 0, "free": 1, "free2": 1},
+        {"t": 2195, "dt": 1020, "s": [0], "fin": [0], "fit": 1}
+        | {"tok": 1, "ctx": 10, "run": 2, "wait": 0, "free": 1, "free2": 4},
+        {"t": 3215, "dt": 1099, "s": [[1, 9]], "nctx": 1, "res": [1], "fin": [1], "fit": 1}
+        | {"tok": 9, "ctx": 9, "run": 1, "wait": 0, "free": 1, "free2": 4},
+    ],
+    {"status": "ok", "steps": 4, "end_t": 4314, "num_preemptions": 1, "num_finished": 2, "total_out_tokens": 5}
+    | {"first_token_t": [1176, 1176], "finish_t": [3215, 4314], "out_tokens": [3, 2], "preempt": [0, 1]},
+)
+
+# Paused after two tokens the second prompt is longer than a step: when the first request has ended the engine stops.
+ASSERTING = recording(
+    "tensorrt_llm",
+    TENSORRT_LLM.config | {"max_num_tokens": 8},
+    [{"id": 0, "arr": 0, "p": 6, "o": 4}, {"id": 1, "arr": 1, "p": 7, "o": 5}],
+    [
+        {"t": 0, "dt": 1066, "add": [0], "act": "=", "s": [[0, 6]], "nctx": 1, "new": [0], "fit": 1}
+        | {"tok": 6, "ctx": 6, "run": 1, "wait": 0, "free": 2, "free2": 2},
+        {"t": 1066, "dt": 1094, "add": [1], "act": "=", "s": [[1, 7], 0], "nctx": 1, "new": [1], "fit": 2}
+        | {"tok": 8, "ctx": 14, "run": 2, "wait": 0, "free": 0, "free2": 0},
+        {"t": 2160, "dt": 1036, "s": [0, 1], "fit": 2}
+        | {"tok": 2, "ctx": 16, "run": 2, "wait": 0, "free": 0, "free2": 0},
+        {"t": 3196, "dt": 1019, "s": [0], "pre": [1], "fin": [0], "fit": 1}
+        | {"tok": 1, "ctx": 9, "run": 2, "wait": 0, "free": 1, "free2": 4},
+        {"t": 4215, "dt": 0, "assert": 1},
+    ],
+    {"status": "assert", "steps": 4, "end_t": 4215, "num_preemptions": 1, "num_finished": 1, "total_out_tokens": 6}
+    | {"first_token_t": [1066, 2160], "finish_t": [4215, None], "out_tokens": [4, 2], "preempt": [0, 1]},
+)
+
+WHOLE = {
+    "vllm": VLLM,
+    "vllm_v0": VLLM_V0,
+    "simple_chunking": SIMPLE_CHUNKING,
+    "tensorrt_llm": TENSORRT_LLM,
+    "tgi": TGI,
+}
 STEP_FIELDS = ("i", "t", "dt", "add", "s", "new", "pre", "fin", "tok", "ctx", "run", "wait", "free", "free2")
-OWN_FIELDS = {"vllm": ("res", "hit", "blk"), "sarathi-serve": ("npf", "ign"), "tgi": ("k", "hit", "rows", "held")}
+OWN_FIELDS = {
+    "vllm": ("res", "hit", "blk"),
+    "sarathi-serve": ("npf", "ign"),
+    "tensorrt_llm": ("act", "nctx", "fit", "res"),
+    "tgi": ("k", "hit", "rows", "held"),
+}
 STEPS_TO_CHANGE = [
     (name, place, key)
     for name, scenario in WHOLE.items()
@@ -168,15 +220,17 @@ def changed(value: Any) -> Any:
 
 def test_recordings_are_reproduced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Several scenarios of a file each get a line, and all together the last one."""
-    status, lines = verdict(tmp_path, capsys, *WHOLE.values(), PREEMPTING)
+    status, lines = verdict(tmp_path, capsys, *WHOLE.values(), ASSERTING, PREEMPTING)
     assert status == 0
     assert lines == [
         "vllm tiny: ok",
         "sarathi-serve tiny: ok",
         "sarathi-serve tiny: ok",
+        "tensorrt_llm tiny: ok",
         "tgi tiny: ok",
+        "tensorrt_llm tiny: ok",
         "sarathi-serve tiny: ok up to the first preemption, step 1 of 4",
-        "5 scenarios, 13 steps, 0 different",
+        "7 scenarios, 21 steps, 0 different",
     ]
 
 
@@ -259,6 +313,15 @@ def test_after_the_preemption_nothing_counts(tmp_path: Path, capsys: pytest.Capt
     scenario = copy.deepcopy(PREEMPTING)
     scenario.steps[1]["wait"] = scenario.steps[2]["t"] = scenario.summary["end_t"] = 99
     assert verdict(tmp_path, capsys, scenario)[0] == 0
+
+
+def test_assertion_that_is_not_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where TensorRT-LLM would stop nothing else is right, not even an empty step."""
+    scenario = copy.deepcopy(ASSERTING)
+    del scenario.steps[4]["assert"]
+    status, lines = verdict(tmp_path, capsys, scenario)
+    assert status == 1
+    assert "step 4: assert: recorded [], simulated 1" in lines[0]
 
 
 def test_unknown_scheduler(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

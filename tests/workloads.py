@@ -11,6 +11,7 @@ from policies.orca import Orca
 from policies.sarathi import Sarathi
 from policies.simple_chunking import SimpleChunking
 from policies.static import Static
+from policies.tensorrt_llm import TensorrtLlm
 from policies.tgi import Tgi
 from policies.vllm import Vllm
 from policies.vllm_v0 import VllmV0
@@ -29,6 +30,7 @@ from tests.reference import Job, Reference
 from tests.reference_host import Host, HostClock
 from tests.reference_policies import OrcaReference, SarathiReference, VllmReference
 from tests.reference_sarathi import SimpleChunkingReference, StaticReference, VllmV0Reference
+from tests.reference_tensorrt_llm import TensorrtLlmReference
 from tests.reference_tgi import TgiReference
 
 COSTS = LinearCosts(fixed_ns=1000, per_token_ns=10, per_context_token_ns=1)
@@ -72,6 +74,7 @@ POLICIES = {
     "static": Static,
     "simple_chunking": SimpleChunking,
     "vllm_v0": VllmV0,
+    "tensorrt_llm": TensorrtLlm,
     "tgi": Tgi,
 }
 REFERENCES: dict[str, type[Reference]] = {
@@ -81,6 +84,7 @@ REFERENCES: dict[str, type[Reference]] = {
     "static": StaticReference,
     "simple_chunking": SimpleChunkingReference,
     "vllm_v0": VllmV0Reference,
+    "tensorrt_llm": TensorrtLlmReference,
     "tgi": TgiReference,
 }
 
@@ -177,6 +181,40 @@ def tgi_options(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
+@st.composite
+def tensorrt_llm_options(draw: st.DrawFn) -> dict[str, Any]:
+    options = {
+        "capacity_scheduler_policy": draw(
+            st.sampled_from(["GUARANTEED_NO_EVICT", "MAX_UTILIZATION", "MAX_UTILIZATION", "STATIC_BATCH"])
+        ),
+        "enable_chunked_context": draw(st.booleans()),
+        "context_chunking_policy": draw(st.sampled_from(["FIRST_COME_FIRST_SERVED", "EQUAL_PROGRESS"])),
+        "chunk_unit_size": draw(st.sampled_from([None, 1, 4, 7, 16])),
+        "max_batch_size": draw(st.sampled_from([1, 2, 4, 8, 14])),
+        "max_num_tokens": draw(st.one_of(st.integers(1, 40), st.integers(20, 120), st.just(250))),
+        "max_num_requests": draw(st.sampled_from([None, None, 1, 3, 12])),
+        "max_num_active_requests": draw(st.sampled_from([None, None, 2, 5, 20])),
+        "max_seq_len": draw(st.sampled_from([60, 120, 4096])),
+        "max_tokens": draw(st.sampled_from([None, None, 10, 60])),
+        "tokens_per_block": draw(st.sampled_from([4, 32])),
+    }
+    overtaking = draw(st.integers(0, 3)) == 0
+    return options | (OVERTAKING if overtaking else {})
+
+
+OVERTAKING = {
+    "capacity_scheduler_policy": "MAX_UTILIZATION",
+    "enable_chunked_context": True,
+    "chunk_unit_size": 16,
+    "max_batch_size": 14,
+    "max_num_tokens": 17,
+    "max_num_requests": None,
+    "max_num_active_requests": None,
+    "max_seq_len": 4096,
+}
+"""Beside two decodes only the ends of prompts are computed: who has less left starts before who came earlier, and is
+paused for that one."""
+
 QUARREL = {
     "scheduling_policy": "priority",
     "long_prefill_token_threshold": 7,
@@ -193,6 +231,7 @@ OPTIONS = {
     "static": static_options(),
     "simple_chunking": simple_chunking_options(),
     "vllm_v0": vllm_v0_options(),
+    "tensorrt_llm": tensorrt_llm_options(),
     "tgi": tgi_options(),
 }
 ON_PIPELINES = [name for name in OPTIONS if POLICIES[name].on_pipelines]

@@ -40,6 +40,19 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "sarathi": {"chunk_size": 512, "max_num_seqs": 128, "tile_size": 128, "max_prefills_per_batch": 1},
     "simple-chunking": {"chunk_size": 512, "max_num_seqs": 128},
     "static": {"max_batch_size": 64, "max_model_len": 16384, "padding": False},
+    "tensorrt-llm": {
+        "capacity_scheduler_policy": "GUARANTEED_NO_EVICT",
+        "enable_chunked_context": False,
+        "context_chunking_policy": "FIRST_COME_FIRST_SERVED",
+        "chunk_unit_size": None,
+        "max_batch_size": 2048,
+        "max_num_tokens": 8192,
+        "max_num_requests": None,
+        "max_num_active_requests": None,
+        "max_seq_len": 131072,
+        "max_tokens": None,
+        "tokens_per_block": 32,
+    },
     "tgi": {
         "waiting_served_ratio": 0.3,
         "max_waiting_tokens": 20,
@@ -101,7 +114,7 @@ def test_one_class_a_file(path: Path) -> None:
 def test_cites_its_source(path: Path) -> None:
     """A policy's file says which paper or engine it follows."""
     documentation = importlib.import_module(f"policies.{path.stem}").__doc__ or ""
-    assert re.search(r"OSDI|arXiv|SOSP|ASPLOS|version \d|FasterTransformer", documentation)
+    assert re.search(r"OSDI|arXiv|SOSP|ASPLOS|version \d|FasterTransformer|commit [0-9a-f]{8}", documentation)
 
 
 def test_names() -> None:

@@ -110,6 +110,28 @@ CORNERS = {
         "whole prompt cached",
     },
     "orca": {"rejected", "output cut at the model's length", "memory is reserved", "prefills of a batch used up"},
+    "tensorrt_llm": {
+        "rejected",
+        "output cut at the model's length",
+        "active list is full",
+        "places are taken",
+        "memory is reserved",
+        "waits for the batch to end",
+        "prompt waits half-read",
+        "preemption",
+        "preempts itself",
+        "preempted in its prompt",
+        "paused for one who had not started",
+        "several victims in one step",
+        "resumed",
+        "outgrew the cache",
+        "batch is full",
+        "no tokens left",
+        "cut to whole units",
+        "several rounds",
+        "no unit fits",
+        "completes behind one that does not",
+    },
 }
 
 

@@ -27,6 +27,7 @@ from tests.house.paths import outside
 from tests.simulator.broken_policies import EVIL, Careless, ShortestFirst, Sound
 
 H200 = Surroundings("NVIDIA H200", 141 * 2**30, 131072)
+CHUNKED = {"enable_chunked_context": True, "chunk_unit_size": 4, "context_chunking_policy": "EQUAL_PROGRESS"}
 VARIATIONS: dict[str, list[dict[str, Any]]] = {
     "orca": [
         {"max_batch_size": 3},
@@ -43,6 +44,15 @@ VARIATIONS: dict[str, list[dict[str, Any]]] = {
         {"max_batch_size": 3, "max_model_len": 100},
         {"max_batch_size": 1, "max_model_len": 60},
         {"max_batch_size": 4, "max_model_len": 90, "padding": True},
+    ],
+    "tensorrt-llm": [
+        {"max_batch_size": 3, "max_num_tokens": 40},
+        {"max_batch_size": 4, "max_num_tokens": 20, "enable_chunked_context": True, "tokens_per_block": 4},
+        {"capacity_scheduler_policy": "STATIC_BATCH", "max_batch_size": 4, "max_num_tokens": 48, "max_seq_len": 70},
+        {"capacity_scheduler_policy": "STATIC_BATCH", "max_batch_size": 4, "max_num_tokens": 16} | CHUNKED,
+        {"capacity_scheduler_policy": "MAX_UTILIZATION", "max_batch_size": 5, "max_num_tokens": 64},
+        {"capacity_scheduler_policy": "MAX_UTILIZATION", "max_batch_size": 5, "max_num_tokens": 9} | CHUNKED,
+        {"max_batch_size": 6, "max_num_requests": 3, "max_num_active_requests": 4, "max_num_tokens": 12} | CHUNKED,
     ],
     "tgi": [
         {"prefill_chunking": False, "max_batch_size": 4, "waiting_served_ratio": 1.2, "max_waiting_tokens": 3},
