@@ -4,9 +4,10 @@
 resolved, as the run's `experiment.yaml`, and running that file repeats the run.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Ge, Gt, Le
 
@@ -30,6 +31,9 @@ from simulator.routers import RouterName
 from simulator.step_times import CoastingTimes, GpuTimes
 from simulator.table_costs import TableCosts
 
+if TYPE_CHECKING:
+    from simulator.disaggregation.deployment import Disaggregated
+
 
 @dataclass(frozen=True)
 class KvCache:
@@ -52,6 +56,11 @@ class Parallel:
     pipeline_layers: tuple[Annotated[int, Ge(1)], ...] | None = None
     router: RouterName = "round-robin"
 
+    @property
+    def gpus(self) -> int:
+        """All that serve."""
+        return self.tensor * self.pipeline * self.replicas
+
 
 def parallel_in_words(parallel: Parallel) -> str:
     """', tensor parallel 2, 4 stages, 2 replicas': what goes behind the name of the costs; nothing for one GPU."""
@@ -64,6 +73,8 @@ class Experiment:
     """Everything that decides the numbers of a run.
 
     `folders` are searched for users' policy modules; `table` is what `costs` names, None where that is a formula.
+    `systems` has what serves a policy of that label where it is not this experiment's GPUs: others of the same, or a
+    prefill and a decode pool.
     """
 
     trace: Path
@@ -87,6 +98,7 @@ class Experiment:
     engine_profile: EngineProfile | None = field(default=None, repr=False, compare=False)
     network: Network | None = field(default=None, repr=False, compare=False)
     pipeline_network: Network | None = field(default=None, repr=False, compare=False)
+    systems: Mapping[str, "Experiment | Disaggregated"] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def num_blocks(self) -> int:
@@ -172,7 +184,7 @@ def as_yaml_keys(experiment: Experiment) -> dict[str, Any]:
         "pipeline_network": None if experiment.pipeline_network is None else experiment.pipeline_network.source,
         "kv_cache": asdict(experiment.kv_cache),
         "parallel": asdict(experiment.parallel),
-        "policies": [{"policy": run.policy, "label": run.label, **run.options} for run in experiment.policies],
+        "policies": [run.as_yaml_keys() for run in experiment.policies],
         "seed": experiment.seed,
         "limit": experiment.limit,
         "speedup": experiment.speedup,

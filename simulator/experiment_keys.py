@@ -23,6 +23,7 @@ from simulator.named_tables import find_table, table_names
 from simulator.network import Network, load_network, network_of
 from simulator.pipeline.layers import Stage, split_layers, stage_kv_bytes, stage_weight_bytes
 from simulator.policy_runs import apply_settings, complete_options, resolve_policies
+from simulator.systems import notes_of_system, resolve_systems
 from simulator.validation import parse
 
 DEFAULT_TRACE = "traces/conversation.csv"
@@ -91,6 +92,9 @@ def resolve_experiment(raw: Mapping[str, Any], *, path: Path | None = None, sett
         notes.append(table.metadata.origin)
     source = _engine_source(keys.engine, beside)
     notes += _changes(keys, path, table, source)
+    complete = complete_options(runs, surroundings, folders)
+    policies, systems = resolve_systems(complete, raw, beside, lambda keys: resolve_experiment(keys, path=path))
+    notes += [f"{label}: {note}" for label, system in systems.items() for note in notes_of_system(system, notes)]
     return Experiment(
         trace=trace,
         model=model,
@@ -100,7 +104,7 @@ def resolve_experiment(raw: Mapping[str, Any], *, path: Path | None = None, sett
         engine=source,
         kv_cache=_resolve_kv_cache(keys.kv_cache, model.shard(tensor, "parallel.tensor"), stages, gpu),
         parallel=keys.parallel,
-        policies=complete_options(runs, surroundings, folders),
+        policies=policies,
         surroundings=surroundings,
         seed=keys.seed,
         limit=keys.limit,
@@ -113,6 +117,7 @@ def resolve_experiment(raw: Mapping[str, Any], *, path: Path | None = None, sett
         engine_profile=profile,
         network=network,
         pipeline_network=pipeline_network,
+        systems=systems,
     )
 
 

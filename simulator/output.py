@@ -70,7 +70,7 @@ def _earlier_labels(folder: Path) -> list[str] | None:
 def _files_of(folder: Path, labels: Sequence[str] | None) -> list[Path]:
     if labels is None:
         return []
-    names = ["experiment.yaml", "summary.csv", "bubbles.csv", "report.html"]
+    names = ["experiment.yaml", "summary.csv", "bubbles.csv", "pools.csv", "report.html"]
     names += [f"{stem}.{kind}" for stem in _PLOTS for kind in ("png", "svg")]
     return [folder / name for name in names] + [folder / label / name for label in labels for name in _RUN_FILES]
 
@@ -88,14 +88,17 @@ def write_run(folder: Path, result: PolicyResult) -> None:
 
 
 def write_summary(folder: Path, results: Sequence[PolicyResult]) -> None:
-    """`summary.csv`, a row a policy, and `bubbles.csv`, a row a policy and stage."""
-    tables = [result.bubbles for result in results]
-    names = tables[0].columns
-    write_csv(
-        folder / "bubbles.csv", Columns({name: np.concatenate([table[name] for table in tables]) for name in names})
-    )
+    """`summary.csv`, a row a policy, `bubbles.csv`, a row a policy and stage, and where there are any `pools.csv`."""
+    write_csv(folder / "bubbles.csv", _below_each_other([result.bubbles for result in results]))
+    pools = [result.pools for result in results if result.pools is not None]
+    if pools:
+        write_csv(folder / "pools.csv", _below_each_other(pools))
     rows = [result.summary for result in results]
     write_csv(folder / "summary.csv", Columns({name: np.array([row[name] for row in rows]) for name in rows[0]}))
+
+
+def _below_each_other(tables: Sequence[Table]) -> Columns:
+    return Columns({name: np.concatenate([table[name] for table in tables]) for name in tables[0].columns})
 
 
 def write_csv(path: Path, rows: Table) -> None:

@@ -22,15 +22,35 @@ from simulator.plugins import (
 )
 from simulator.validation import parse_value
 
+DISAGGREGATED = "disaggregated"
+"""The key of an entry that is a system of two pools."""
+
 
 @dataclass(frozen=True)
 class PolicyRun:
-    """One row of the comparison: the policy's name, its label and all its options; `source` is where it was given."""
+    """One row of the comparison: the policy's name, its label and all its options; `source` is where it was given.
+
+    `parallel` are GPUs of its own, where it has some. Of a disaggregated system (`DISAGGREGATED` for a policy) the
+    options are those of its two pools.
+    """
 
     label: str
     policy: str
     options: dict[str, Any]
     source: str = ""
+    parallel: dict[str, Any] | None = None
+
+    @property
+    def disaggregated(self) -> bool:
+        """Whether it is not one policy, but a prefill and a decode pool."""
+        return self.policy == DISAGGREGATED
+
+    def as_yaml_keys(self) -> dict[str, Any]:
+        """The entry of `policies` that it was made of, with every option."""
+        if self.disaggregated:
+            return {DISAGGREGATED: self.options, "label": self.label}
+        own = {} if self.parallel is None else {"parallel": self.parallel}
+        return {"policy": self.policy, "label": self.label, **own, **self.options}
 
 
 def resolve_policies(
@@ -41,13 +61,34 @@ def resolve_policies(
     runs: list[PolicyRun] = []
     for place, entry in enumerate(entries):
         raw, where = _policy_mapping(entry, beside, path, f"policies.{place}")
-        options = {key: value for key, value in raw.items() if key not in ("policy", "label")}
+        labels = [run.label for run in runs]
+        if DISAGGREGATED in raw:
+            runs.append(_two_pools(raw, where, labels))
+            continue
+        options = {key: value for key, value in raw.items() if key not in ("policy", "label", "parallel")}
         name = raw.get("policy")
         if not isinstance(name, str):
             hint = f"a policy's name ({', '.join(policy_names())}) or package.module:Class"
             raise InputError(f"should be {hint}, not {name!r}", path=where, key="policy")
-        runs.append(PolicyRun(_label(raw, where, name, [run.label for run in runs]), name, options, where))
+        parallel = _mapping(raw["parallel"], where, "parallel") if "parallel" in raw else None
+        runs.append(PolicyRun(_label(raw, where, name, labels), name, options, where, parallel))
     return runs
+
+
+def _two_pools(raw: Mapping[str, Any], where: str, labels: Sequence[str]) -> PolicyRun:
+    """`{disaggregated: {prefill: ..., decode: ...}, label: ...}`; what is in it is looked at later."""
+    for key in raw:
+        if key not in (DISAGGREGATED, "label"):
+            known = nearest(str(key), [DISAGGREGATED, "label"], "keys")
+            raise InputError(f"unknown key beside {DISAGGREGATED}; {known}", path=where, key=str(key))
+    options = _mapping(raw[DISAGGREGATED], where, DISAGGREGATED)
+    return PolicyRun(_label(raw, where, DISAGGREGATED, labels), DISAGGREGATED, options, where)
+
+
+def _mapping(value: Any, where: str, key: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InputError(f"should be a mapping, not {value!r}", path=where, key=key)
+    return value
 
 
 def _policy_mapping(
@@ -120,6 +161,9 @@ def apply_settings(runs: list[PolicyRun], settings: Sequence[str], folders: tupl
         chosen = {max(labelled, key=len)} if labelled else _with_option(runs, key, folders)
         for run in runs:
             if run.label in chosen:
+                if run.disaggregated:
+                    problem = f"{run.label} is {DISAGGREGATED}: give options of its pools where they are listed"
+                    raise InputError(problem, key=f"--set {target}")
                 parse_value(policy_class(run.policy, folders), key, value, path="--set")
         runs = [replace(run, options={**run.options, key: value}) if run.label in chosen else run for run in runs]
     return runs
@@ -133,7 +177,8 @@ def _setting_value(text: str, setting: str) -> Any:
 
 
 def _with_option(runs: Sequence[PolicyRun], key: str, folders: tuple[Path, ...]) -> set[str]:
-    options = {run.label: policy_options(policy_class(run.policy, folders)) for run in runs}
+    alone = [run for run in runs if not run.disaggregated]
+    options = {run.label: policy_options(policy_class(run.policy, folders)) for run in alone}
     chosen = {label for label, names in options.items() if key in names}
     if not chosen:
         every = {name for names in options.values() for name in names}
@@ -147,6 +192,9 @@ def complete_options(
     """Every option of every policy spelled out; here a wrong option is found."""
     complete = []
     for run in runs:
+        if run.disaggregated:
+            complete.append(run)
+            continue
         policy = make_policy(run.policy, run.options, surroundings, folders, where=run.source)
         options = {field.name: getattr(policy, field.name) for field in fields(policy) if field.init}  # type: ignore[arg-type]
         complete.append(replace(run, options=options))

@@ -197,7 +197,7 @@ class Residents:
             self._memory.release(request)
             view.free_blocks = self._memory.free_blocks
         self.kv_tokens -= request.computed
-        del view.running[request]
+        view.running.pop(request, None)
         if request.state == PREFILLING:
             view.prefilling.pop(request, None)
         request.state = ENDED

@@ -80,8 +80,8 @@ class PolicyResult:
 
     `requests` and `iterations` have the columns of `requests.csv` and `iterations.csv` (seconds as float64, times that
     do not exist NaN), `itl_quantiles` those of `itl_quantiles.csv`; `summary` has the columns of `summary.csv` in their
-    order, `bubbles` its rows of `bubbles.csv`; `stages` are the times of a pipeline's stages; `options` are the
-    policy's.
+    order, `bubbles` its rows of `bubbles.csv`; `stages` are the times of a pipeline's stages, `pools` the rows of
+    `pools.csv` where a prefill and a decode pool served; `options` are the policy's.
     """
 
     label: str
@@ -94,6 +94,7 @@ class PolicyResult:
     summary: dict[str, Any]
     bubbles: Table
     stages: StageTimes | None = None
+    pools: Table | None = None
     notes: tuple[str, ...] = field(default=())
 
 

@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import replace
@@ -29,7 +29,7 @@ from simulator.metrics.summary import policy_result
 from simulator.policy_runs import PolicyRun
 from simulator.results import PolicyResult
 from simulator.routers import make_router
-from simulator.runlog import REJECTED, STALLED, LoggedRun
+from simulator.run_notes import limits_met, notes_of, reserving
 from simulator.scheduler import Scheduler
 from simulator.table_costs import TableCosts
 from simulator.trace import Trace
@@ -50,35 +50,46 @@ def load_trace(experiment: Experiment) -> Trace:
 
 
 def run_policy(experiment: Experiment, run: PolicyRun, trace: Trace, on_step: OnStep | None = None) -> PolicyResult:
-    """One policy over the whole trace."""
+    """One policy, or one disaggregated system, over the whole trace."""
+    system = experiment.systems.get(run.label, experiment)
+    if not isinstance(system, Experiment):
+        with _unhindered(), _blaming(run):
+            return system.run(run, trace, on_step)
+    experiment = system
     with _blaming(run):
         policy, costs = experiment.make_policy(run), experiment.make_costs()
         parallel = experiment.parallel
         times = [experiment.make_times(costs, policy, run) for _ in range(parallel.replicas)]
         block_size, num_blocks = experiment.blocks_for(policy)
-    gc.collect()
-    gc.disable()  # a run makes no reference cycles, and collecting over a million requests is a quarter of its time
-    try:
-        with _blaming(run):
-            log = simulate(
-                requests_of(trace, block_size, experiment.prefix_block_size),
-                policy,
-                *times,
-                block_size=block_size,
-                num_blocks=num_blocks,
-                prefixes=trace.prefix_ids is not None,
-                router=make_router(parallel.router, experiment.seed),
-                on_step=on_step,
-            )
-    finally:
-        gc.enable()
-    result = policy_result(run.label, run.policy, run.options, trace, log)
+    with _unhindered(), _blaming(run):
+        log = simulate(
+            requests_of(trace, block_size, experiment.prefix_block_size),
+            policy,
+            *times,
+            block_size=block_size,
+            num_blocks=num_blocks,
+            prefixes=trace.prefix_ids is not None,
+            router=make_router(parallel.router, experiment.seed),
+            on_step=on_step,
+        )
+    result = policy_result(run.label, run.policy, run.options, trace, log, parallel.gpus)
     table = costs if isinstance(costs, TableCosts) else None
-    notes = _notes(log, table, trace, run.options)
+    notes = notes_of(log, trace) + limits_met(log, table, run.options)
     with _blaming(run):
         reserved = policy.reserve_tokens(Request(0, 0, 1, 1))
-    notes += _reserving(log, run.options, reserved, block_size)
+    notes += reserving(log, run.options, reserved, block_size)
     return replace(result, notes=tuple(notes))
+
+
+@contextmanager
+def _unhindered() -> Iterator[None]:
+    """A run makes no reference cycles, and collecting over a million requests is a quarter of its time."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 @contextmanager
@@ -173,81 +184,3 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "unknown"
-
-
-def _notes(log: LoggedRun, costs: TableCosts | None, trace: Trace, options: Mapping[str, Any]) -> list[str]:
-    """What the reader must know beside the numbers."""
-    notes = []
-    for status, word in ((REJECTED, "rejected"), (STALLED, "stalled")):
-        indices = log.requests["request"][log.requests["status"] == status].tolist()
-        if indices:
-            first = min(indices)
-            name = trace.request_id[first] if trace.request_id is not None else first
-            notes.append(
-                f"{len(indices)} of {len(trace)} requests {word} (first: request {name}: {log.reasons[first]})"
-            )
-    cut = int(
-        (log.requests["generated"] < trace.output_tokens[log.requests["request"]])[log.requests["status"] == 0].sum()
-    )
-    if cut:
-        notes.append(f"{counted(cut, 'request')} reached max_model_len; output was cut there")
-    if costs is not None:
-        notes += _outside_grid(log, costs)
-    notes += _at_the_cap(log, options)
-    return notes
-
-
-def _at_the_cap(log: LoggedRun, options: Mapping[str, Any]) -> list[str]:
-    """Where requests waited because as many ran as the policy allows: its limit is then what is compared."""
-    notes = []
-    rows = log.iterations
-    time_ns, waiting = rows.of_stretches("time_ns"), rows.of_stretches("waiting") > 0
-    in_step, running = (
-        rows.of_stretches("num_decodes") + rows.of_stretches("num_prefills"),
-        rows.of_stretches("running"),
-    )
-    for option in ("max_batch_size", "max_num_seqs"):
-        if options.get(option) is not None:
-            of_each_step = bool((running > options[option]).any())  # in a pipeline some policies limit micro-batches
-            held_up = waiting & ((in_step if of_each_step else running) >= options[option])
-            share = time_ns[held_up].sum() / max(1, time_ns.sum())
-            if share >= 0.01:
-                notes.append(f"requests waited at {option} {options[option]} in {100 * share:.0f} % of the busy time")
-    return notes
-
-
-def _reserving(log: LoggedRun, options: Mapping[str, Any], reserved_tokens: int, block_size: int) -> list[str]:
-    """Where requests waited because of what is reserved for each, whatever its length."""
-    rows = log.iterations
-    fit = log.total_blocks // max(1, -(-reserved_tokens // block_size))
-    for option in ("max_batch_size", "max_num_seqs"):
-        waited = fit < (options.get(option) or 0) and bool((rows.of_stretches("waiting") > 0).any())
-        if waited and rows.of_stretches("running").max() >= fit:
-            reach = f"{option} {options[option]} is out of reach"
-            return [f"the {reserved_tokens} tokens reserved for a request fit {fit} times; {reach}"]
-    return []
-
-
-def counted(count: int, noun: str) -> str:
-    """'1 step', '2 steps'."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def _outside_grid(log: LoggedRun, costs: TableCosts) -> list[str]:
-    rows, grid, notes = log.iterations, costs.grid, []
-    steps, decodes = rows.of_stretches("length"), rows.of_stretches("num_decodes")
-    tokens = decodes + rows.of_stretches("prefill_tokens")
-    sequences = decodes + rows.of_stretches("num_prefills")
-    for outside, limit, what in (
-        (int(steps[tokens > grid.tokens].sum()), grid.tokens, "tokens"),
-        (int(steps[sequences > grid.sequences].sum()), grid.sequences, "sequences"),
-        (int(steps[decodes > grid.decodes].sum()), grid.decodes, "decodes"),
-        (costs.steps_beyond_prefill_context, grid.prefill_context, "tokens of context before a chunk"),
-        (costs.steps_beyond_decode_context, grid.decode_context, "tokens of mean decode context"),
-    ):
-        if outside:
-            share = f"{100 * outside / len(rows):.2g} %"
-            notes.append(
-                f"{counted(outside, 'step')} ({share}) of more than the {limit} {what} measured; the trend is continued"
-            )
-    return notes

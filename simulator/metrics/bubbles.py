@@ -38,7 +38,7 @@ def _of_one_stage(run: LoggedRun) -> Bubbles:
         caused[0, UNREADY], caused[0, IDLE] = run.unready_ns, run.idle_ns
         caused[0, HOSTED] = span - busy - run.unready_ns - run.idle_ns
     outside = np.zeros(1, np.int64)
-    return Bubbles(np.array([span]), np.array([busy]), caused, outside, outside, np.zeros(0, np.int64))
+    return Bubbles(np.array([span]), np.array([busy]), caused, outside, outside, np.zeros(count, np.int64))
 
 
 def bubble_rows(label: str, replicas: Sequence[Bubbles]) -> Columns:
@@ -66,16 +66,17 @@ def request_bubbles_ns(run: LoggedRun, ticks: Ticks, replicas: Sequence[Bubbles]
     """Bubbles before the micro-batches of each request, summed over stages and over all of its micro-batches
     (SARATHI's metric); 0 without a pipeline."""
     total = np.zeros(requests, np.int64)
-    if run.pipeline is None:
+    parts = run.replicas or (run,)
+    if all(part.pipeline is None for part in parts):
         return total
     of_batch = np.concatenate([found.of_batch_ns for found in replicas])
     up_to = np.append(0, np.cumsum(of_batch[ticks.iteration]))
     met = up_to[ticks.first + run.stays["ticks"]] - up_to[ticks.first]
     np.add.at(total, run.stays["request"], met)
-    for replica, found in zip(run.replicas or (run,), replicas, strict=True):
-        assert replica.pipeline is not None
-        stages = replica.pipeline
-        np.add.at(total, stages.chunk_request, found.of_batch_ns[stages.chunk_iteration])
+    for part, found in zip(parts, replicas, strict=True):
+        stages = part.pipeline
+        if stages is not None:
+            np.add.at(total, stages.chunk_request, found.of_batch_ns[stages.chunk_iteration])
     return total
 
 

@@ -1,6 +1,6 @@
 """The tables of a run as the output files hold them: a row a request, a row an iteration."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,11 +11,14 @@ from simulator.results import Columns
 from simulator.runlog import FINISHED, STATUS_NAMES, LoggedRun
 from simulator.trace import Floats, Ints, Trace
 
+POOLS = ("prefill", "decode")
+
 
 class IterationTable:
     """Columns of `iterations.csv`, times in seconds; each is made from the log when it is asked for.
 
-    Those of several replicas stand one replica after the other, and `replica` says whose they are.
+    Those of several replicas stand one replica after the other, and `replica` says whose they are; with a prefill and a
+    decode pool (the first so many replicas are the former, `prefill_replicas`) `pool` does as well.
     """
 
     _columns = (
@@ -32,14 +35,16 @@ class IterationTable:
         "waiting",
     )
 
-    def __init__(self, run: LoggedRun) -> None:
+    def __init__(self, run: LoggedRun, prefill_replicas: int | None = None) -> None:
         self._iterations = run.iterations
         self._lengths = [len(replica.iterations) for replica in run.replicas]
+        self._prefill_replicas = prefill_replicas
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Names in order."""
-        return (*self._columns, "replica") if self._lengths else self._columns
+        columns = (*self._columns, "replica") if self._lengths else self._columns
+        return columns if self._prefill_replicas is None else (*columns, "pool")
 
     def __len__(self) -> int:
         return len(self._iterations)
@@ -54,16 +59,22 @@ class IterationTable:
             return np.concatenate([np.arange(length) for length in self._lengths or [len(self)]]), 1
         if name == "replica":
             return np.repeat(np.arange(len(self._lengths)), self._lengths), 1
+        if name == "pool":
+            assert self._prefill_replicas is not None
+            return np.array(POOLS)[(self.stored("replica")[0] >= self._prefill_replicas).astype(int)], 1
         if name in ("start_s", "end_s"):
             return self._iterations[name.removesuffix("s") + "ns"], NS_PER_S
         return self._iterations["num_decodes" if name == "decode_tokens" else name], 1
 
 
-def request_table(trace: Trace, run: LoggedRun, ticks: Ticks, bubbles_ns: Ints) -> Columns:
+def request_table(
+    trace: Trace, run: LoggedRun, ticks: Ticks, bubbles_ns: Ints, of_pools: Mapping[str, NDArray[Any]] | None = None
+) -> Columns:
     """Columns of `requests.csv`, a row a request in trace order; times in seconds, NaN where they do not exist.
 
-    `bubbles_ns` are those that each request met. `output_tokens` is what the trace asked for; `generated_tokens` is
-    less where generation was cut at the model's longest sequence.
+    `of_pools` are further columns where there is a prefill and a decode pool, `bubbles_ns` those that each request met.
+    `output_tokens` is what the trace asked for; `generated_tokens` is less where generation was cut at the model's
+    longest sequence.
     """
     logged = run.requests
     order = np.argsort(logged["request"], kind="stable")
@@ -100,7 +111,8 @@ def request_table(trace: Trace, run: LoggedRun, ticks: Ticks, bubbles_ns: Ints) 
         "queue_s": (first_scheduled - arrival) / NS_PER_S,
         "bubble_s": bubbles_ns / NS_PER_S,
     }
-    return Columns(columns | ({"replica": column["replica"]} if run.replicas else {}))
+    replica = {name: column[name] for name in ("replica", "decode_replica") if name in column}
+    return Columns(columns | replica | dict(of_pools or {}))
 
 
 def _where_some(times_ns: Callable[[Ints], Ints], iterations: Ints) -> Floats:

@@ -46,7 +46,7 @@ class Measure:
         return bare(value, self.kind)
 
 
-GROUPS = {"queue": "Queue"}
+GROUPS = {"queue": "Queue", "transfer": "Transfer", "decode_queue": "Queue for room"}
 
 
 def _latency(name: str, statistic: str, noun: str = "") -> Measure:
@@ -73,11 +73,16 @@ PAGE = (
     Measure("duration_s", "Duration", "", "seconds", ""),
     REQUEST_RATE,
     OUTPUT_RATE,
+    Measure("output_tokens_per_s_per_gpu", "Output of a GPU", "tokens/s", "rate", "higher"),
     *(_latency(name, statistic) for name in SUMMARY_METRICS for statistic in SUMMARY_STATISTICS),
     Measure("iterations", "Steps", "", "count", ""),
     PREEMPTIONS,
     BUBBLES,
     KV_PEAK,
+    *(_latency("transfer", statistic) for statistic in ("mean", "p99")),
+    *(_latency("decode_queue", statistic) for statistic in ("mean", "p99")),
+    Measure("prefill_idle_fraction", "Idle prefill pool", "", "fraction", ""),
+    Measure("decode_idle_fraction", "Idle decode pool", "", "fraction", ""),
 )
 
 
