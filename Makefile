@@ -18,7 +18,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo validation sarathi-pipeline disaggregation test lint format wheel gpu setup clean
+.PHONY: help demo validation sarathi-pipeline schedulers disaggregation test lint format wheel gpu setup clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,10 @@ validation: $(VENV)/.installed-dev ## simulate the measured runs again and write
 
 sarathi-pipeline: $(VENV)/.installed ## run SARATHI's pipeline experiment again and write results/sarathi-pipeline, in some minutes
 	@$(BIN)/python -m simulator.reproduce results/sarathi-pipeline $(ARGS)
+
+schedulers: $(VENV)/.installed ## run every scheduler on the bundled trace and write the measured table of docs/schedulers.md
+	@$(BIN)/simulate-trace policies/all.yaml --out results/all --force $(ARGS)
+	@$(BIN)/python bench/schedulers_table.py results/all
 
 disaggregation: $(VENV)/.installed ## run chunked prefill against disaggregation over loads again and write results/disaggregation
 	@$(BIN)/python -m simulator.reproduce.loads results/disaggregation $(ARGS)

@@ -28,6 +28,15 @@ def check_parts(name: str, batch: Batch) -> None:
             raise PolicyError(f"{name} preempts and decodes {request!r} in one step")
 
 
+def check_padding(name: str, batch: Batch, tokens: int) -> None:
+    """Padding only adds to the `tokens` of a step, and to this one alone."""
+    assert batch.padding is not None
+    if batch.padding.tokens < tokens:
+        raise PolicyError(f"{name} planned {tokens} tokens and pads them to {batch.padding.tokens}")
+    if batch.holds != Batch.ONCE:
+        raise PolicyError(f"{name} promises what follows a padded step, where no padding would be priced")
+
+
 def refuse_chunk(name: str, request: Request, tokens: int, left: int) -> NoReturn:
     """A chunk that is not of what is left of a prompt."""
     if request.state != Request.PREFILLING:

@@ -25,6 +25,8 @@ EPILOG = """\b
 Examples:
   simulate-trace
       the bundled trace through orca, sarathi and vllm
+  simulate-trace policies/all.yaml
+      the bundled trace through every scheduler
   simulate-trace mytrace.csv --policy vllm --set max_num_batched_tokens=2048
   simulate-trace mytrace.csv --policy vllm --policy vllm \\
       --set vllm-2.max_num_batched_tokens=512 --out compare --force

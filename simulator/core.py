@@ -10,7 +10,7 @@ several steps in flight *finishing* while its last token is still under way.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from simulator.promises import Promises
 
@@ -95,6 +95,22 @@ class Request:
         return f"request {self.index} ({self.prompt_tokens} + {self.output_tokens} tokens)"
 
 
+class Padding(NamedTuple):
+    """What the GPU computes in a step in place of the batch's own tokens, as arguments of `StepCosts.step_ns`."""
+
+    decodes: int = 0
+    decode_context: int = 0
+    """Sum of the context lengths after the step."""
+    longest: int = 0
+    chunks: Sequence[tuple[int, int]] = ()
+    """(context before, tokens)."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the step."""
+        return self.decodes + sum(tokens for _, tokens in self.chunks)
+
+
 class Batch:
     """What one iteration runs.
 
@@ -104,10 +120,11 @@ class Batch:
     order. `preempted`: running requests that lose their KV cache and wait again, in order of preemption. `undone`:
     `(request, tokens)` that such a request had been given in this very step; only prefix caches remember it.
     `rejected`: `(request, reason)` for waiting requests that are dropped now. `holds` says until when the policy would
-    then plan every decode and nothing else, see `DECODES_UNTIL_ARRIVAL`.
+    then plan every decode and nothing else, see `DECODES_UNTIL_ARRIVAL`. `padding`: what the step costs, where that is
+    not what its tokens cost; it does not go with a promise of `holds`, as later steps would not be padded.
     """
 
-    __slots__ = ("chunks", "decodes", "holds", "preempted", "rejected", "undone")
+    __slots__ = ("chunks", "decodes", "holds", "padding", "preempted", "rejected", "undone")
 
     ONCE, UNTIL_FINISH, UNTIL_ARRIVAL = range(3)
 
@@ -120,6 +137,7 @@ class Batch:
         rejected: Sequence[tuple[Request, str]] = (),
         *,
         holds: int = ONCE,
+        padding: Padding | None = None,
     ) -> None:
         self.chunks = chunks
         self.decodes = decodes
@@ -127,6 +145,12 @@ class Batch:
         self.undone = undone
         self.rejected = rejected
         self.holds = holds
+        self.padding = padding
+
+    def unpromised(self) -> Batch:
+        """The same without a promise of what follows."""
+        parts = self.chunks, self.decodes, self.preempted, self.undone, self.rejected
+        return Batch(*parts, padding=self.padding)
 
 
 DECODES_ONLY = Batch()

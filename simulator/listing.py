@@ -33,14 +33,21 @@ def _table(*columns: str) -> Table:
 
 
 def _policies() -> Table:
-    from simulator.plugins import policy_names, setting_names
+    from simulator.plugins import experiment_files, policy_names, setting_names
 
     table = _table("policy", "what, and options with their defaults (- = by GPU or model)")
     for name in sorted({*policy_names(), *setting_names()}):
         what, options = _policy(name) if name in policy_names() else _setting(name)
         shown = [f"  {key} ({'-' if value is None else value})" for key, value in options.items()]
         table.add_row(name, Text("\n".join([what, *shown])))
+    for path in experiment_files():
+        table.add_row("", Text(f"simulate-trace policies/{path.name}: {_title(path)}"))
     return table
+
+
+def _title(path: Path) -> str:
+    """A YAML's first line, a comment."""
+    return path.read_text(encoding="utf-8").splitlines()[0].lstrip("# ").replace("`", "")
 
 
 def _policy(name: str) -> tuple[str, dict[str, Any]]:
@@ -54,14 +61,12 @@ def _policy(name: str) -> tuple[str, dict[str, Any]]:
 
 def _setting(name: str) -> tuple[str, dict[str, Any]]:
     """The first line of a ready-made setting, and all options of its policy as it sets them."""
-    from simulator.bundled import bundled_files
+    from simulator.plugins import setting_files
 
-    path = next(path for path in bundled_files("policies", ".", "*.yaml") if path.stem.replace("_", "-") == name)
-    text = path.read_text(encoding="utf-8")
-    options = yaml.safe_load(text)
+    path = next(path for path in setting_files() if path.stem.replace("_", "-") == name)
+    options = yaml.safe_load(path.read_text(encoding="utf-8"))
     policy = options.pop("policy")
-    what = text.splitlines()[0].lstrip("# ").replace("`", "")
-    return f"{what} A setting of {policy}.", {**_policy(policy)[1], **options}
+    return f"{_title(path)} A setting of {policy}.", {**_policy(policy)[1], **options}
 
 
 def _costs() -> Table:

@@ -5,6 +5,7 @@ their module, which runs its code.
 """
 
 import importlib
+import re
 import sys
 from collections.abc import Mapping
 from contextlib import contextmanager
@@ -26,7 +27,21 @@ def policy_names() -> list[str]:
 
 def setting_names() -> list[str]:
     """Ready-made settings, `policies/NAME.yaml`; most have the name of their policy."""
-    return sorted(path.stem.replace("_", "-") for path in bundled_files("policies", ".", "*.yaml"))
+    return sorted(path.stem.replace("_", "-") for path in setting_files())
+
+
+def setting_files() -> list[Path]:
+    """The files of ready-made settings."""
+    return [path for path in bundled_files("policies", ".", "*.yaml") if not _compares(path)]
+
+
+def experiment_files() -> list[Path]:
+    """The experiments beside them, which compare policies: they are run, not named as a policy."""
+    return [path for path in bundled_files("policies", ".", "*.yaml") if _compares(path)]
+
+
+def _compares(path: Path) -> bool:
+    return re.search("^policies:", path.read_text(encoding="utf-8"), re.MULTILINE) is not None
 
 
 def policy_class(name: str, folders: tuple[Path, ...] = (), where: str | None = None) -> type[PolicyBase]:

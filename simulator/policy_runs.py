@@ -12,7 +12,14 @@ from simulator.bundled import resolve
 from simulator.core import Surroundings
 from simulator.errors import InputError, nearest
 from simulator.files import load_yaml, similar_file
-from simulator.plugins import make_policy, policy_class, policy_names, policy_options, setting_names
+from simulator.plugins import (
+    experiment_files,
+    make_policy,
+    policy_class,
+    policy_names,
+    policy_options,
+    setting_names,
+)
 from simulator.validation import parse_value
 
 DISAGGREGATED = "disaggregated"
@@ -89,14 +96,14 @@ def _policy_mapping(
 ) -> tuple[dict[str, Any], str]:
     """An entry's `policy:` mapping, and where it stands for messages."""
     if isinstance(entry, dict):
-        return _on_ready_settings(entry, beside), f"{path}, {key}" if path else key
+        return _on_ready_settings(entry, beside, path, key), f"{path}, {key}" if path else key
     if ":" in entry and not entry.endswith((".yaml", ".yml")):
         return {"policy": entry}, entry
     file = resolve(entry, beside)
     if file is None and "/" not in entry:
         file = resolve(f"policies/{entry}.yaml", beside)
     if file is not None and file.is_file():
-        raw = load_yaml(file)
+        raw = _load_settings(file, path, key)
         raw.setdefault("label", file.stem)
         return raw, str(file)
     if entry.endswith((".yaml", ".yml")):
@@ -104,14 +111,24 @@ def _policy_mapping(
     return {"policy": entry}, str(path) if path else "--policy"
 
 
-def _on_ready_settings(entry: dict[str, Any], beside: Path | None) -> dict[str, Any]:
+def _load_settings(file: Path, path: Path | None, key: str) -> dict[str, Any]:
+    """The settings of one policy."""
+    raw = load_yaml(file)
+    if "policies" in raw and "policy" not in raw:
+        raise InputError(f"an experiment, no policy; run it: simulate-trace {file}", path=path, key=key)
+    return raw
+
+
+def _on_ready_settings(entry: dict[str, Any], beside: Path | None, path: Path | None, key: str) -> dict[str, Any]:
     """`{policy: sarathi-serve, chunk_size: 1024}`: those ready settings, and what the entry says instead."""
     name = entry.get("policy")
-    if not isinstance(name, str) or name.replace("_", "-") in policy_names() or name not in setting_names():
+    ready = {*setting_names(), *(file.stem for file in experiment_files())}
+    if not isinstance(name, str) or name.replace("_", "-") in policy_names() or name not in ready:
         return entry
     file = resolve(f"policies/{name}.yaml", beside)
     assert file is not None, "ready settings are files"
-    return load_yaml(file) | {"label": name} | {key: value for key, value in entry.items() if key != "policy"}
+    own = {name: value for name, value in entry.items() if name != "policy"}
+    return _load_settings(file, path, key) | {"label": name} | own
 
 
 def _label(raw: Mapping[str, Any], where: str, name: str, taken: Sequence[str]) -> str:

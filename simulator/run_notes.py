@@ -7,6 +7,9 @@ from simulator.runlog import REJECTED, STALLED, LoggedRun
 from simulator.table_costs import TableCosts
 from simulator.trace import Trace
 
+_PLACES = ("max_batch_size", "max_num_seqs", "max_running_requests")
+"""Options that say how many requests run at once."""
+
 
 def notes_of(log: LoggedRun, trace: Trace) -> list[str]:
     """Who could not be served, or not to the end."""
@@ -41,8 +44,8 @@ def _at_the_cap(log: LoggedRun, options: Mapping[str, Any]) -> list[str]:
         rows.of_stretches("num_decodes") + rows.of_stretches("num_prefills"),
         rows.of_stretches("running"),
     )
-    for option in ("max_batch_size", "max_num_seqs"):
-        if option in options:
+    for option in _PLACES:
+        if options.get(option) is not None:
             of_each_step = bool((running > options[option]).any())  # in a pipeline some policies limit micro-batches
             held_up = waiting & ((in_step if of_each_step else running) >= options[option])
             share = time_ns[held_up].sum() / max(1, time_ns.sum())
@@ -55,8 +58,8 @@ def reserving(log: LoggedRun, options: Mapping[str, Any], reserved_tokens: int, 
     """Where requests waited because of what is reserved for each, whatever its length."""
     rows = log.iterations
     fit = log.total_blocks // max(1, -(-reserved_tokens // block_size))
-    for option in ("max_batch_size", "max_num_seqs"):
-        waited = fit < options.get(option, 0) and bool((rows.of_stretches("waiting") > 0).any())
+    for option in _PLACES:
+        waited = fit < (options.get(option) or 0) and bool((rows.of_stretches("waiting") > 0).any())
         if waited and rows.of_stretches("running").max() >= fit:
             reach = f"{option} {options[option]} is out of reach"
             return [f"the {reserved_tokens} tokens reserved for a request fit {fit} times; {reach}"]

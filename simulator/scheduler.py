@@ -9,7 +9,7 @@ never each running decode.
 from collections import deque
 from collections.abc import Sequence
 
-from simulator.batch_checks import check_parts, refuse_chunk
+from simulator.batch_checks import check_padding, check_parts, refuse_chunk
 from simulator.core import FINISHING, PREFILLING, WAITING, Batch, Policy, Request
 from simulator.errors import PolicyError
 from simulator.residents import Residents
@@ -120,7 +120,11 @@ class Scheduler(Residents):
             self._break_livelock(batch.preempted[-1])
         view.last_prefills = len(chunks)
         ends_ns = self.log.end_ns
-        start_ns = self._book_time(ends_ns, now_ns, count + prefill_tokens, count, context, longest, priced)
+        if batch.padding is None:
+            start_ns = self._book_time(ends_ns, now_ns, count + prefill_tokens, count, context, longest, priced)
+        else:
+            check_padding(self._name, batch, count + prefill_tokens)
+            start_ns = self._book_time(ends_ns, now_ns, batch.padding.tokens, *batch.padding)
         self._log_free(view.free_blocks)
         running, waiting = len(view.running), len(self.waiting)
         self._log_stretch(

@@ -8,6 +8,7 @@ from hypothesis import settings
 
 NO_TORCH, NO_GPU, NOT_FULL = "torch is not installed", "no GPU that torch sees", "slow; --full runs it"
 NO_SILICON = "aiconfigurator-core is not installed"
+NO_RECORDINGS = "RECORDED_DECISIONS names no folder with this file"
 
 settings.register_profile("here", deadline=None)  # a loaded machine is slow, not wrong
 settings.register_profile("ci", deadline=None, derandomize=True)
@@ -56,6 +57,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         NO_GPU: "skipped for want of an NVIDIA GPU",
         NO_SILICON: "skipped for want of aiconfigurator-core, measurements that import-costs can read",
         NOT_FULL: "skipped for taking minutes (--full runs them)",
+        NO_RECORDINGS: "skipped for want of engines' recordings (RECORDED_DECISIONS=FOLDER names them)",
     }
     skipped = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", [])]
     for reason, meaning in said.items():

@@ -180,15 +180,16 @@ class Reference:
 
     def gpu_alone(self, step: Step, flying: list[Step], now: int) -> None:
         """The clock of a GPU whose host takes no time."""
-        contexts = step.contexts
+        contexts, chunks = self.on_gpu(step)
         step.start = max([now, *(other.end for other in flying)])
-        step.end = step.start + self.price(len(contexts), sum(contexts), max(contexts, default=0), step.chunks)
+        step.end = step.start + self.price(len(contexts), sum(contexts), max(contexts, default=0), chunks)
 
     def stages_alone(self, step: Step, _: list[Step], now: int) -> None:
         """The clock of a pipeline whose host takes no time."""
-        contexts, earlier = step.contexts, [other for other in self.planned if not other.empty]
-        whole = self.price(len(contexts), sum(contexts), max(contexts, default=0), step.chunks)
-        tokens = len(contexts) + sum(n for _, n in step.chunks)
+        earlier = [other for other in self.planned if not other.empty]
+        contexts, chunks = self.on_gpu(step)
+        whole = self.price(len(contexts), sum(contexts), max(contexts, default=0), chunks)
+        tokens = len(contexts) + sum(n for _, n in chunks)
         step.planned = at = now
         if self.by_turns and contexts:
             fed = self.planned[-self.stages :][:1] if len(self.planned) >= self.stages else []
@@ -200,6 +201,10 @@ class Reference:
             step.stages.append((start, start + time))
             at = start + time + (self.send(tokens) if tokens else 0)
         step.start, step.end = step.stages[0][0], step.stages[-1][1]
+
+    def on_gpu(self, step: Step) -> tuple[list[int], list[tuple[int, int]]]:
+        """Contexts of decodes and chunks that the GPU computes for a step just booked: its own."""
+        return step.contexts, step.chunks
 
     def seen_at(self, job: Job) -> int:
         """When it has come through the server to the scheduler."""

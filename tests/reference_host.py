@@ -41,9 +41,10 @@ class HostClock:
 
     def book(self, step: Step, flying: list[Step], now: int) -> None:
         """The step is planned now."""
-        sequences = len(step.contexts) + len(step.chunks)
-        tokens = len(step.contexts) + sum(n for _, n in step.chunks)
-        way = self.way_of(tokens, bool(step.chunks))
+        contexts, chunks = self.engine.on_gpu(step)
+        sequences = len(contexts) + len(chunks)
+        tokens = len(contexts) + sum(n for _, n in chunks)
+        way = self.way_of(tokens, bool(chunks))
         launch = {"full": self.mode.full, "piecewise": self.mode.piecewise, "eager": self.mode.eager}[way]
         scheduled = now + nanoseconds(self.mode.schedule, sequences)
         if self.host.workers:  # one after the other
@@ -72,8 +73,8 @@ class HostClock:
 
     def price(self, step: Step, tokens: int) -> int:
         """GPU time of the step, padded to the next captured size."""
-        contexts = step.contexts
-        price = self.engine.price(len(contexts), sum(contexts), max(contexts, default=0), step.chunks)
+        contexts, chunks = self.engine.on_gpu(step)
+        price = self.engine.price(len(contexts), sum(contexts), max(contexts, default=0), chunks)
         padded = min((size for size in self.host.captured if size >= tokens), default=tokens)
         return int(price + self.token_ns(padded) - self.token_ns(tokens))
 

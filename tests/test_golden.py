@@ -103,9 +103,93 @@ PREEMPTING = recording(
     | {"first_token_t": [1176, 1176], "finish_t": [2195, 4314], "out_tokens": [2, 3], "preempt": [0, 1], "ignored": []},
 )
 
-WHOLE = {"vllm": VLLM, "vllm_v0": VLLM_V0, "simple_chunking": SIMPLE_CHUNKING}
+# The third prompt is the first once more, which has ended: all but a token is found. Of seven blocks one is for health
+# checks; 8 + 2 - 1 slots take three.
+TGI = recording(
+    "tgi",
+    {
+        "max_batch_total_tokens": 28,
+        "max_batch_prefill_tokens": 12,
+        "support_chunking": False,
+        "prefix_caching": True,
+        "waiting_served_ratio": 0.3,
+        "max_waiting_tokens": 20,
+        "max_batch_size": None,
+        "window_size": None,
+        "speculate": 0,
+        "requires_padding": False,
+    },
+    [
+        {"id": 0, "arr": 0, "p": 8, "o": 2, "seg": [[1, 8]]},
+        {"id": 1, "arr": 0, "p": 4, "o": 1},
+        {"id": 2, "arr": 3000, "p": 8, "o": 1, "seg": [[1, 8]]},
+    ],
+    [
+        {"t": 0, "dt": 1132, "k": "p", "add": [0, 1], "s": [[0, 8], [1, 4]], "new": [0, 1], "fin": [1], "tok": 12}
+        | {"ctx": 12, "rows": 2, "held": 4, "wait": 0},
+        {"t": 1132, "dt": 1019, "k": "d", "s": [0], "fin": [0], "tok": 1, "ctx": 9, "rows": 1, "held": 3, "wait": 0},
+        {"t": 3000, "dt": 1018, "k": "p", "add": [2], "s": [2], "new": [2], "hit": [[2, 7]], "fin": [2], "tok": 1}
+        | {"ctx": 8, "rows": 1, "held": 2, "wait": 0},
+    ],
+    {"status": "ok", "steps": 3, "end_t": 4018, "num_preemptions": 0, "num_finished": 3, "total_out_tokens": 4}
+    | {"first_token_t": [1132, 1132, 4018], "finish_t": [2151, 1132, 4018], "out_tokens": [2, 1, 1]},
+)
+
+# Step 1: the first decode opens a block and pauses the second request, which keeps its place among the active.
+TENSORRT_LLM = recording(
+    "tensorrt_llm",
+    {"capacity_policy": "MAX_UTILIZATION", "chunking": None, "chunk_unit_size": None, "max_seq_len": 100}
+    | {"max_batch_size": 2, "max_num_tokens": 16, "max_num_requests": 2, "max_num_active_requests": None}
+    | {"tokens_per_block": 4, "num_blocks": 4},
+    [{"id": 0, "arr": 0, "p": 8, "o": 3}, {"id": 1, "arr": 0, "p": 8, "o": 2}],
+    [
+        {"t": 0, "dt": 1176, "add": [0, 1], "act": "=", "s": [[0, 8], [1, 8]], "nctx": 2, "new": [0, 1], "fit": 2}
+        | {"tok": 16, "ctx": 16, "run": 2, "wait": 0, "free": 0, "free2": 0},
+        {"t": 1176, "dt": 1019, "s": [0], "pre": [1], "fit": 1}
+        | {"tok": 1, "ctx": 9, "run": 2, "wait": 0, "free": 1, "free2": 1},
+        {"t": 2195, "dt": 1020, "s": [0], "fin": [0], "fit": 1}
+        | {"tok": 1, "ctx": 10, "run": 2, "wait": 0, "free": 1, "free2": 4},
+        {"t": 3215, "dt": 1099, "s": [[1, 9]], "nctx": 1, "res": [1], "fin": [1], "fit": 1}
+        | {"tok": 9, "ctx": 9, "run": 1, "wait": 0, "free": 1, "free2": 4},
+    ],
+    {"status": "ok", "steps": 4, "end_t": 4314, "num_preemptions": 1, "num_finished": 2, "total_out_tokens": 5}
+    | {"first_token_t": [1176, 1176], "finish_t": [3215, 4314], "out_tokens": [3, 2], "preempt": [0, 1]},
+)
+
+# Paused after two tokens the second prompt is longer than a step: when the first request has ended the engine stops.
+ASSERTING = recording(
+    "tensorrt_llm",
+    TENSORRT_LLM.config | {"max_num_tokens": 8},
+    [{"id": 0, "arr": 0, "p": 6, "o": 4}, {"id": 1, "arr": 1, "p": 7, "o": 5}],
+    [
+        {"t": 0, "dt": 1066, "add": [0], "act": "=", "s": [[0, 6]], "nctx": 1, "new": [0], "fit": 1}
+        | {"tok": 6, "ctx": 6, "run": 1, "wait": 0, "free": 2, "free2": 2},
+        {"t": 1066, "dt": 1094, "add": [1], "act": "=", "s": [[1, 7], 0], "nctx": 1, "new": [1], "fit": 2}
+        | {"tok": 8, "ctx": 14, "run": 2, "wait": 0, "free": 0, "free2": 0},
+        {"t": 2160, "dt": 1036, "s": [0, 1], "fit": 2}
+        | {"tok": 2, "ctx": 16, "run": 2, "wait": 0, "free": 0, "free2": 0},
+        {"t": 3196, "dt": 1019, "s": [0], "pre": [1], "fin": [0], "fit": 1}
+        | {"tok": 1, "ctx": 9, "run": 2, "wait": 0, "free": 1, "free2": 4},
+        {"t": 4215, "dt": 0, "assert": 1},
+    ],
+    {"status": "assert", "steps": 4, "end_t": 4215, "num_preemptions": 1, "num_finished": 1, "total_out_tokens": 6}
+    | {"first_token_t": [1066, 2160], "finish_t": [4215, None], "out_tokens": [4, 2], "preempt": [0, 1]},
+)
+
+WHOLE = {
+    "vllm": VLLM,
+    "vllm_v0": VLLM_V0,
+    "simple_chunking": SIMPLE_CHUNKING,
+    "tensorrt_llm": TENSORRT_LLM,
+    "tgi": TGI,
+}
 STEP_FIELDS = ("i", "t", "dt", "add", "s", "new", "pre", "fin", "tok", "ctx", "run", "wait", "free", "free2")
-OWN_FIELDS = {"vllm": ("res", "hit", "blk"), "sarathi-serve": ("npf", "ign")}
+OWN_FIELDS = {
+    "vllm": ("res", "hit", "blk"),
+    "sarathi-serve": ("npf", "ign"),
+    "tensorrt_llm": ("act", "nctx", "fit", "res"),
+    "tgi": ("k", "hit", "rows", "held"),
+}
 STEPS_TO_CHANGE = [
     (name, place, key)
     for name, scenario in WHOLE.items()
@@ -136,14 +220,17 @@ def changed(value: Any) -> Any:
 
 def test_recordings_are_reproduced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Several scenarios of a file each get a line, and all together the last one."""
-    status, lines = verdict(tmp_path, capsys, *WHOLE.values(), PREEMPTING)
+    status, lines = verdict(tmp_path, capsys, *WHOLE.values(), ASSERTING, PREEMPTING)
     assert status == 0
     assert lines == [
         "vllm tiny: ok",
         "sarathi-serve tiny: ok",
         "sarathi-serve tiny: ok",
+        "tensorrt_llm tiny: ok",
+        "tgi tiny: ok",
+        "tensorrt_llm tiny: ok",
         "sarathi-serve tiny: ok up to the first preemption, step 1 of 4",
-        "4 scenarios, 10 steps, 0 different",
+        "7 scenarios, 21 steps, 0 different",
     ]
 
 
@@ -228,6 +315,15 @@ def test_after_the_preemption_nothing_counts(tmp_path: Path, capsys: pytest.Capt
     assert verdict(tmp_path, capsys, scenario)[0] == 0
 
 
+def test_assertion_that_is_not_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where TensorRT-LLM would stop nothing else is right, not even an empty step."""
+    scenario = copy.deepcopy(ASSERTING)
+    del scenario.steps[4]["assert"]
+    status, lines = verdict(tmp_path, capsys, scenario)
+    assert status == 1
+    assert "step 4: assert: recorded [], simulated 1" in lines[0]
+
+
 def test_unknown_scheduler(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What no policy covers is different, not skipped."""
     scenario = copy.deepcopy(VLLM_V0)
@@ -235,6 +331,30 @@ def test_unknown_scheduler(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     status, lines = verdict(tmp_path, capsys, scenario)
     assert status == 1
     assert lines[-1] == "1 scenarios, 0 steps, 1 different"
+
+
+def test_a_queue_that_is_stuck(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """TGI waits for ever for blocks that there are not, with everybody behind; a recording that goes on differs."""
+    scenario = copy.deepcopy(TGI)
+    scenario.requests[1]["p"] = 40
+    scenario.steps[0] |= {"s": [[0, 8]], "new": [0], "fin": [], "tok": 8, "ctx": 8, "dt": 1088, "rows": 1, "held": 3}
+    scenario.steps[0]["wait"] = 1
+    scenario.steps[1] |= {"t": 1088, "wait": 1}
+    third = scenario.steps.pop()
+    scenario.summary |= {"status": "stalled", "steps": 2, "end_t": 2107, "num_finished": 1, "total_out_tokens": 2}
+    scenario.summary |= {"first_token_t": [1088, None, None], "finish_t": [2107, None, None], "out_tokens": [2, 0, 0]}
+    assert verdict(tmp_path, capsys, scenario)[0] == 0
+    scenario.steps.append(third)
+    status, lines = verdict(tmp_path, capsys, scenario)
+    assert (status, lines[0]) == (1, "tgi tiny: step 2: recorded, but nothing can run")
+
+
+def test_a_model_that_pads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What `tgi` does not model is different, not skipped."""
+    scenario = copy.deepcopy(TGI)
+    scenario.header["config"]["requires_padding"] = True
+    status, lines = verdict(tmp_path, capsys, scenario)
+    assert (status, lines[-1]) == (1, "1 scenarios, 0 steps, 1 different")
 
 
 def test_nothing_to_replay_is_no_success(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,8 @@ from policies.orca import Orca
 from policies.sarathi import Sarathi
 from policies.simple_chunking import SimpleChunking
 from policies.static import Static
+from policies.tensorrt_llm import TensorrtLlm
+from policies.tgi import Tgi
 from policies.vllm import Vllm
 from policies.vllm_v0 import VllmV0
 from simulator.core import Policy, Request
@@ -28,6 +30,8 @@ from tests.reference import Job, Reference
 from tests.reference_host import Host, HostClock
 from tests.reference_policies import OrcaReference, SarathiReference, VllmReference
 from tests.reference_sarathi import SimpleChunkingReference, StaticReference, VllmV0Reference
+from tests.reference_tensorrt_llm import TensorrtLlmReference
+from tests.reference_tgi import TgiReference
 
 COSTS = LinearCosts(fixed_ns=1000, per_token_ns=10, per_context_token_ns=1)
 EVEN_COSTS = LinearCosts(fixed_ns=1000)
@@ -70,6 +74,8 @@ POLICIES = {
     "static": Static,
     "simple_chunking": SimpleChunking,
     "vllm_v0": VllmV0,
+    "tensorrt_llm": TensorrtLlm,
+    "tgi": Tgi,
 }
 REFERENCES: dict[str, type[Reference]] = {
     "vllm": VllmReference,
@@ -78,6 +84,8 @@ REFERENCES: dict[str, type[Reference]] = {
     "static": StaticReference,
     "simple_chunking": SimpleChunkingReference,
     "vllm_v0": VllmV0Reference,
+    "tensorrt_llm": TensorrtLlmReference,
+    "tgi": TgiReference,
 }
 
 
@@ -134,7 +142,11 @@ def orca_options(draw: st.DrawFn) -> dict[str, Any]:
 
 @st.composite
 def static_options(draw: st.DrawFn) -> dict[str, Any]:
-    return {"max_batch_size": draw(st.integers(1, 8)), "max_model_len": draw(st.sampled_from([60, 110, 250]))}
+    return {
+        "max_batch_size": draw(st.integers(1, 8)),
+        "max_model_len": draw(st.sampled_from([60, 110, 250])),
+        "padding": draw(st.booleans()),
+    }
 
 
 @st.composite
@@ -144,12 +156,64 @@ def simple_chunking_options(draw: st.DrawFn) -> dict[str, Any]:
 
 @st.composite
 def vllm_v0_options(draw: st.DrawFn) -> dict[str, Any]:
+    sequences, chunked = draw(st.sampled_from([1, 2, 4, 8, 14, 14])), draw(st.booleans())
     return {
-        "max_num_seqs": draw(st.sampled_from([1, 2, 4, 8, 14, 14])),
-        "max_num_batched_tokens": draw(st.integers(20, 250)),
+        "max_num_seqs": sequences,
+        "max_num_batched_tokens": draw(st.integers(sequences, 80) if chunked else st.integers(20, 250)),
         "max_model_len": draw(st.sampled_from([60, 120, 4096])),
+        "enable_chunked_prefill": chunked,
     }
 
+
+@st.composite
+def tgi_options(draw: st.DrawFn) -> dict[str, Any]:
+    return {
+        "waiting_served_ratio": draw(st.sampled_from([0.0, 0.3, 0.7, 1.2, 3.0])),
+        "max_waiting_tokens": draw(st.sampled_from([0, 1, 3, 20, 1000])),
+        "max_batch_prefill_tokens": draw(st.integers(1, 150)),
+        "max_batch_total_tokens": draw(st.sampled_from([None, None, 200])),
+        "max_batch_size": draw(st.sampled_from([None, 1, 2, 5])),
+        "max_concurrent_requests": draw(st.sampled_from([None, None, None, 3])),
+        "prefill_chunking": draw(st.booleans()),
+        "prefix_caching": draw(st.booleans()),
+        "max_new_tokens": draw(st.sampled_from([None, None, 10])),
+        "speculate": draw(st.sampled_from([0, 0, 2])),
+    }
+
+
+@st.composite
+def tensorrt_llm_options(draw: st.DrawFn) -> dict[str, Any]:
+    options = {
+        "capacity_scheduler_policy": draw(
+            st.sampled_from(["GUARANTEED_NO_EVICT", "MAX_UTILIZATION", "MAX_UTILIZATION", "STATIC_BATCH"])
+        ),
+        "enable_chunked_context": draw(st.booleans()),
+        "context_chunking_policy": draw(st.sampled_from(["FIRST_COME_FIRST_SERVED", "EQUAL_PROGRESS"])),
+        "chunk_unit_size": draw(st.sampled_from([None, 1, 4, 7, 16])),
+        "max_batch_size": draw(st.sampled_from([1, 2, 4, 8, 14])),
+        "max_num_tokens": draw(st.one_of(st.integers(1, 40), st.integers(20, 120), st.just(250))),
+        "max_num_requests": draw(st.sampled_from([None, None, 1, 3, 12])),
+        "max_num_active_requests": draw(st.sampled_from([None, None, 2, 5, 20])),
+        "max_seq_len": draw(st.sampled_from([60, 120, 4096])),
+        "max_tokens": draw(st.sampled_from([None, None, 10, 60])),
+        "tokens_per_block": draw(st.sampled_from([4, 32])),
+    }
+    overtaking = draw(st.integers(0, 3)) == 0
+    return options | (OVERTAKING if overtaking else {})
+
+
+OVERTAKING = {
+    "capacity_scheduler_policy": "MAX_UTILIZATION",
+    "enable_chunked_context": True,
+    "chunk_unit_size": 16,
+    "max_batch_size": 14,
+    "max_num_tokens": 17,
+    "max_num_requests": None,
+    "max_num_active_requests": None,
+    "max_seq_len": 4096,
+}
+"""Beside two decodes only the ends of prompts are computed: who has less left starts before who came earlier, and is
+paused for that one."""
 
 QUARREL = {
     "scheduling_policy": "priority",
@@ -167,7 +231,10 @@ OPTIONS = {
     "static": static_options(),
     "simple_chunking": simple_chunking_options(),
     "vllm_v0": vllm_v0_options(),
+    "tensorrt_llm": tensorrt_llm_options(),
+    "tgi": tgi_options(),
 }
+ON_PIPELINES = [name for name in OPTIONS if POLICIES[name].on_pipelines]
 
 
 @dataclass(frozen=True)
@@ -201,6 +268,11 @@ class Case:
         return self.send_ns * (1 + tokens)
 
 
+def finds_prefixes(options: dict[str, Any]) -> bool:
+    """Whether a policy with these options finds prompts again."""
+    return bool(options.get("enable_prefix_caching") or options.get("prefix_caching"))
+
+
 @st.composite
 def pipelines(draw: st.DrawFn, policy: str) -> Case:
     """The same on two to four stages, of a layer or two each."""
@@ -220,11 +292,11 @@ def cases(draw: st.DrawFn, policy: str) -> Case:
         longest = max(prompt for _, prompt, _, _ in workload)
         workload = [(at // 9, (prompt + longest) // 2, out, urgency) for at, prompt, out, urgency in workload]
     texts = [""] * len(workload)
-    if options.get("enable_prefix_caching"):
+    if finds_prefixes(options):
         texts = draw(conversations(workload))
         workload = [(at, len(text), out, urgency) for text, (at, _, out, urgency) in zip(texts, workload, strict=True)]
         # With two steps in flight the engine learns of a block of generated tokens a step late: prompts alone say it.
-        if not options["async_scheduling"] and draw(st.booleans()):
+        if not options.get("async_scheduling") and draw(st.booleans()):
             texts = [text + answer(index, workload[index][2]) for index, text in enumerate(texts)]
     whole = policy == "static" or options.get("reservation") == "max_model_len"
     reserved = options["max_model_len"] if whole else 0
@@ -297,7 +369,7 @@ def run_fast(
         times or case.times(policy),
         block_size=case.block_size,
         num_blocks=case.blocks,
-        prefixes=case.options.get("enable_prefix_caching", False),
+        prefixes=finds_prefixes(case.options),
         on_step=on_step,
     )
 

@@ -33,7 +33,7 @@ class Repeats:
         self._waiting = [request for request in view.waiting if request not in admitted]
         self._until = batch.holds
         self._running = (len(view.running) + len(admitted), view.decoding + completed)
-        return Batch(batch.chunks, batch.decodes, batch.preempted, batch.undone, batch.rejected)
+        return batch.unpromised()
 
     def _still_holds(self, view: View) -> bool:
         if self._until == Batch.ONCE or not view.decoding or view.free_blocks <= view.decode_blocks:

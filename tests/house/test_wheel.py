@@ -122,6 +122,13 @@ def test_the_installed_command_runs_a_users_policy(installed, tmp_path):
     assert list((tmp_path / "out").glob("*.png"))
 
 
+def test_the_installed_experiment_runs(installed, tmp_path):
+    """The one that compares all policies, from any folder."""
+    run(installed / "simulate-trace", "policies/all.yaml", "--limit", "5", "--out", "out", "--no-plots", cwd=tmp_path)
+    with (tmp_path / "out/summary.csv").open(encoding="utf-8") as file:
+        assert len(list(csv.DictReader(file))) >= 9
+
+
 def test_the_installed_package_is_not_the_checkout(installed, tmp_path):
     """Otherwise the tests above would prove nothing."""
     where = run(installed / "python", "-c", "import simulator; print(simulator.__file__)", cwd=tmp_path)

@@ -12,7 +12,15 @@ import yaml
 import policies
 from simulator.core import PolicyBase, Surroundings
 from simulator.errors import InputError
-from simulator.plugins import make_policy, policy_class, policy_names, policy_options
+from simulator.plugins import (
+    experiment_files,
+    make_policy,
+    policy_class,
+    policy_names,
+    policy_options,
+    setting_files,
+    setting_names,
+)
 
 GIB = 2**30
 H200 = Surroundings("NVIDIA H200", 150754820096, 131072)
@@ -20,7 +28,7 @@ H100 = Surroundings("NVIDIA H100 80GB HBM3", 85520809984, 131072)
 A100 = Surroundings("NVIDIA A100-SXM4-80GB", 85899345920, 131072)
 A6000 = Surroundings("NVIDIA RTX A6000", 48 * GIB, 131072)
 FILES = sorted(Path(policies.__file__).parent.glob("*.py"))
-YAMLS = sorted(Path(policies.__file__).parent.glob("*.yaml"))
+YAMLS = setting_files()
 
 DEFAULTS: dict[str, dict[str, Any]] = {
     "orca": {
@@ -31,7 +39,33 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     },
     "sarathi": {"chunk_size": 512, "max_num_seqs": 128, "tile_size": 128, "max_prefills_per_batch": 1},
     "simple-chunking": {"chunk_size": 512, "max_num_seqs": 128},
-    "static": {"max_batch_size": 64, "max_model_len": 16384},
+    "static": {"max_batch_size": 64, "max_model_len": 16384, "padding": False},
+    "tensorrt-llm": {
+        "capacity_scheduler_policy": "GUARANTEED_NO_EVICT",
+        "enable_chunked_context": False,
+        "context_chunking_policy": "FIRST_COME_FIRST_SERVED",
+        "chunk_unit_size": None,
+        "max_batch_size": 2048,
+        "max_num_tokens": 8192,
+        "max_num_requests": None,
+        "max_num_active_requests": None,
+        "max_seq_len": 131072,
+        "max_tokens": None,
+        "tokens_per_block": 32,
+    },
+    "tgi": {
+        "waiting_served_ratio": 0.3,
+        "max_waiting_tokens": 20,
+        "max_batch_prefill_tokens": 4096,
+        "max_batch_total_tokens": None,
+        "max_batch_size": None,
+        "max_concurrent_requests": None,
+        "prefill_chunking": True,
+        "prefix_caching": True,
+        "block_size": 1,
+        "max_new_tokens": None,
+        "speculate": 0,
+    },
     "vllm": {
         "max_num_batched_tokens": 8192,
         "max_num_seqs": 1024,
@@ -43,7 +77,12 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "async_scheduling": True,
         "max_model_len": 131072,
     },
-    "vllm-v0": {"max_num_seqs": 256, "max_num_batched_tokens": 131072, "max_model_len": 131072},
+    "vllm-v0": {
+        "max_num_seqs": 256,
+        "max_num_batched_tokens": 131072,
+        "max_model_len": 131072,
+        "enable_chunked_prefill": False,
+    },
 }
 
 
@@ -61,20 +100,21 @@ def refused(name: str, **given: Any) -> str:
 
 @pytest.mark.parametrize("path", [path for path in FILES if not path.name.startswith("_")], ids=lambda path: path.stem)
 def test_one_class_a_file(path: Path) -> None:
-    """A policy's file defines one policy, a frozen dataclass with `plan`."""
+    """A policy's file defines one policy, a frozen dataclass with `plan` or `start`; other classes are its own."""
     module = importlib.import_module(f"policies.{path.stem}")
     classes = [each for each in vars(module).values() if isinstance(each, type) and each.__module__ == module.__name__]
-    assert [issubclass(each, PolicyBase) for each in classes] == [True]
-    assert is_dataclass(classes[0])
-    assert classes[0].__dataclass_params__.frozen  # type: ignore[attr-defined]
-    assert classes[0].plan is not PolicyBase.plan
+    [policy] = [each for each in classes if issubclass(each, PolicyBase)]
+    assert all(each is policy or each.__name__.startswith("_") for each in classes)
+    assert is_dataclass(policy)
+    assert policy.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    assert policy.plan is not PolicyBase.plan or policy.start is not PolicyBase.start
 
 
 @pytest.mark.parametrize("path", [path for path in FILES if not path.name.startswith("_")], ids=lambda path: path.stem)
 def test_cites_its_source(path: Path) -> None:
     """A policy's file says which paper or engine it follows."""
     documentation = importlib.import_module(f"policies.{path.stem}").__doc__ or ""
-    assert re.search(r"OSDI|arXiv|SOSP|ASPLOS|version \d|FasterTransformer", documentation)
+    assert re.search(r"OSDI|arXiv|SOSP|ASPLOS|version \d|FasterTransformer|commit [0-9a-f]{8}", documentation)
 
 
 def test_names() -> None:
@@ -107,6 +147,14 @@ def test_plain_yaml_is_the_default() -> None:
         if path.stem == name:
             name = name.replace("_", "-")
             assert options(name, **raw) == DEFAULTS.get(name, options(name))
+
+
+def test_all_policies_are_compared() -> None:
+    """`all.yaml` runs every policy and every ready-made setting."""
+    [path] = [path for path in experiment_files() if path.stem == "all"]
+    entries = yaml.safe_load(path.read_text())["policies"]
+    named = {entry if isinstance(entry, str) else entry["policy"] for entry in entries}
+    assert named == {*policy_names(), *setting_names()}
 
 
 def test_hyphens() -> None:
@@ -146,10 +194,38 @@ def test_vllm_length_is_the_models() -> None:
 
 
 def test_vllm_v0_budget_is_the_longest_sequence() -> None:
-    """Unless given, a step holds one prompt as long as the model's longest sequence, or `max_model_len`."""
+    """Unless given, a step holds one prompt as long as the model's longest sequence, or `max_model_len`, or 2048."""
     assert options("vllm-v0", Surroundings("NVIDIA H200", 141 * GIB, 4096))["max_num_batched_tokens"] == 4096
-    assert options("vllm-v0", max_model_len=1000)["max_num_batched_tokens"] == 1000
-    assert options("vllm-v0", max_num_batched_tokens=2048)["max_model_len"] == 131072
+    assert options("vllm-v0", max_model_len=3000)["max_num_batched_tokens"] == 3000
+    assert options("vllm-v0", max_model_len=1000)["max_num_batched_tokens"] == 2048
+    assert options("vllm-v0", max_num_batched_tokens=1024)["max_model_len"] == 131072
+
+
+def test_vllm_v0_budget_of_chunks() -> None:
+    """512 tokens, whatever the longest sequence."""
+    made = options("vllm-v0", enable_chunked_prefill=True)
+    assert (made["max_num_batched_tokens"], made["max_num_seqs"]) == (512, 256)
+    assert (
+        options("vllm-v0", enable_chunked_prefill=True, max_num_batched_tokens=2048)["max_num_batched_tokens"] == 2048
+    )
+
+
+def test_vllm_v0_budget_below_the_sequences() -> None:
+    """With chunked prefill a budget below the number of sequences is refused, as vLLM does."""
+    message = refused("vllm-v0", enable_chunked_prefill=True, max_num_batched_tokens=100)
+    assert message == "with chunked prefill max_num_batched_tokens (100) must be at least max_num_seqs (256)"
+    assert options("vllm-v0", max_num_batched_tokens=100)["max_num_seqs"] == 256
+
+
+@pytest.mark.parametrize("given", [{"max_model_len": "long"}, {"max_model_len": 0}, {"enable_chunked_prefill": "yes"}])
+def test_vllm_v0_wrong_value(given: dict[str, Any]) -> None:
+    """Its defaults can be made of what is wrong, which is then named."""
+    assert refused("vllm-v0", **given).startswith(f"{next(iter(given))}: ")
+
+
+def test_tgi_budget_within_the_longest_sequence() -> None:
+    """TGI's launcher takes no more prompt tokens at a time than the model has positions."""
+    assert options("tgi", Surroundings("NVIDIA H200", 141 * GIB, 2048))["max_batch_prefill_tokens"] == 2048
 
 
 def test_vllm_budget_below_the_sequences() -> None:

@@ -86,12 +86,26 @@ class TestRun:
         assert list(summary(here / "out").index) == ["orca", "sarathi", "vllm"]
         assert resolved(here / "out")["trace"] == "traces/conversation.csv"
 
+    def test_all_policies(self, simulate: Simulate, here: Path) -> None:
+        """The bundled experiment is found from anywhere, and so is what it names."""
+        assert simulate("policies/all.yaml", "--limit", 20, "--out", "out").code == 0
+        made = resolved(here / "out")
+        assert made["trace"] == "traces/conversation.csv"
+        assert list(summary(here / "out").index) == [entry["label"] for entry in made["policies"]]
+
     def test_memory_reserved_for_the_longest_sequence_is_noted(self, simulate: Simulate, here: Path) -> None:
         """Requests that wait because others hold memory that they may never need: how many fit."""
         policy = {"policy": "static", "max_model_len": 512}
         write_yaml(here / "e.yaml", trace="tiny.csv", costs=LINEAR, policies=[policy], kv_cache={"num_blocks": 40})
         out = simulate("e.yaml", "--out", "out").out
         assert "the 512 tokens reserved for a request fit 1 times; max_batch_size 64 is out of reach" in out
+
+    def test_a_limit_that_is_not_set_is_not_noted(self, simulate: Simulate, here: Path) -> None:
+        """A policy's `max_batch_size` may be none."""
+        write_yaml(here / "e.yaml", trace="tiny.csv", costs=LINEAR, policies=["tgi"], kv_cache={"num_blocks": 40})
+        answer = simulate("e.yaml", "--out", "out")
+        assert (answer.code, answer.err) == (0, "")
+        assert "max_batch_size" not in answer.out
 
     def test_long_iteration_log(self, simulate: Simulate, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """A log above the limit is written as Parquet, with the rows of the CSV."""
@@ -366,6 +380,7 @@ class TestRefusals:
             (["tyni.yaml"], 'experiment "tyni.yaml" not found'),
             (["tiny.yaml", "--policy", "vlm"], 'unknown policy "vlm"; did you mean "vllm"?'),
             (["tiny.yaml", "--policy", "vllm.yml"], 'policy file "vllm.yml" not found'),
+            (["tiny.yaml", "--policy", "all"], "policies.0: an experiment, no policy; run it: simulate-trace "),
             (["tiny.yaml", "--set", "max_batch_sise=3"], 'did you mean "max_batch_size"?'),
             (["tiny.yaml", "--set", "max_batch_size=0"], "max_batch_size: "),
             (

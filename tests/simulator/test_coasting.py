@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from policies.orca import Orca
 from policies.vllm import Vllm
-from simulator.core import DECODES_UNTIL_ARRIVAL, Batch, Policy, PolicyBase, Request, View
+from simulator.core import DECODES_UNTIL_ARRIVAL, Batch, Planner, Policy, PolicyBase, Request, View
 from simulator.costs import LinearCosts, StepCosts
 from simulator.engine import simulate
 from simulator.runlog import ITERATION_COLUMNS, LoggedRun
@@ -26,19 +26,33 @@ class Counted:
     """A policy whose plans are counted; with `asked` its promises are kept from the scheduler."""
 
     def __init__(self, policy: Policy, *, asked: bool = False) -> None:
-        self.policy = policy
+        self.policy: Any = policy
         self.asked = asked
         self.plans = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.policy, name)
 
+    def start(self, view: View, *, contents: bool) -> "CountedPlanner":
+        """The plans of its engines are counted here."""
+        return CountedPlanner(self, self.policy.start(view, contents=contents))
+
+
+class CountedPlanner:
+    """A planner of `counted`."""
+
+    def __init__(self, counted: Counted, planner: Planner) -> None:
+        self.counted, self.planner = counted, planner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.planner, name)
+
     def plan(self, view: View) -> Batch | None:
-        self.plans += 1
-        batch = self.policy.plan(view)
-        if batch is None or not self.asked:
+        self.counted.plans += 1
+        batch = self.planner.plan(view)
+        if batch is None or not self.counted.asked:
             return batch
-        return Batch(batch.chunks, batch.decodes, batch.preempted, batch.undone, batch.rejected)
+        return batch.unpromised()
 
 
 def run(policy: Any, *requests: tuple[int, int, int], costs: StepCosts = COSTS, num_blocks: int = 1000) -> LoggedRun:

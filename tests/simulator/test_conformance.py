@@ -27,6 +27,7 @@ from tests.house.paths import outside
 from tests.simulator.broken_policies import EVIL, Careless, ShortestFirst, Sound
 
 H200 = Surroundings("NVIDIA H200", 141 * 2**30, 131072)
+CHUNKED = {"enable_chunked_context": True, "chunk_unit_size": 4, "context_chunking_policy": "EQUAL_PROGRESS"}
 VARIATIONS: dict[str, list[dict[str, Any]]] = {
     "orca": [
         {"max_batch_size": 3},
@@ -39,10 +40,34 @@ VARIATIONS: dict[str, list[dict[str, Any]]] = {
         {"chunk_size": 3, "max_num_seqs": 8, "tile_size": 0, "max_prefills_per_batch": 2},
     ],
     "simple-chunking": [{"chunk_size": 8, "max_num_seqs": 4}, {"chunk_size": 3, "max_num_seqs": 8}],
-    "static": [{"max_batch_size": 3, "max_model_len": 100}, {"max_batch_size": 1, "max_model_len": 60}],
+    "static": [
+        {"max_batch_size": 3, "max_model_len": 100},
+        {"max_batch_size": 1, "max_model_len": 60},
+        {"max_batch_size": 4, "max_model_len": 90, "padding": True},
+    ],
+    "tensorrt-llm": [
+        {"max_batch_size": 3, "max_num_tokens": 40},
+        {"max_batch_size": 4, "max_num_tokens": 20, "enable_chunked_context": True, "tokens_per_block": 4},
+        {"capacity_scheduler_policy": "STATIC_BATCH", "max_batch_size": 4, "max_num_tokens": 48, "max_seq_len": 70},
+        {"capacity_scheduler_policy": "STATIC_BATCH", "max_batch_size": 4, "max_num_tokens": 16} | CHUNKED,
+        {"capacity_scheduler_policy": "MAX_UTILIZATION", "max_batch_size": 5, "max_num_tokens": 64},
+        {"capacity_scheduler_policy": "MAX_UTILIZATION", "max_batch_size": 5, "max_num_tokens": 9} | CHUNKED,
+        {"max_batch_size": 6, "max_num_requests": 3, "max_num_active_requests": 4, "max_num_tokens": 12} | CHUNKED,
+    ],
+    "tgi": [
+        {"prefill_chunking": False, "max_batch_size": 4, "waiting_served_ratio": 1.2, "max_waiting_tokens": 3},
+        {"prefill_chunking": False, "max_batch_prefill_tokens": 40, "max_waiting_tokens": 0, "prefix_caching": False},
+        {"prefill_chunking": False, "waiting_served_ratio": 3.0, "max_waiting_tokens": 1000, "max_new_tokens": 20},
+        {"max_batch_prefill_tokens": 16},
+        {"max_batch_prefill_tokens": 1, "max_batch_total_tokens": 200},
+        {"max_batch_prefill_tokens": 8, "max_concurrent_requests": 4},
+    ],
     "vllm-v0": [
         {"max_num_batched_tokens": 64, "max_num_seqs": 4, "max_model_len": 80},
         {"max_num_batched_tokens": 50, "max_num_seqs": 6, "max_model_len": 200},
+        {"enable_chunked_prefill": True},
+        {"enable_chunked_prefill": True, "max_num_batched_tokens": 16, "max_num_seqs": 4},
+        {"enable_chunked_prefill": True, "max_num_batched_tokens": 6, "max_num_seqs": 6, "max_model_len": 100},
     ],
     "vllm": [
         {"max_num_batched_tokens": 16, "max_num_seqs": 4},

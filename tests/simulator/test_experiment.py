@@ -286,6 +286,8 @@ class TestPolicies:
             (["policies/vlm.yaml"], 'policies.0: policy file "policies/vlm.yaml" not found; did you mean "vllm.yaml"?'),
             ([{"label": "x"}], "policies.0, policy: should be a policy's name"),
             ([{"policy": 3}], "policies.0, policy: should be a policy's name"),
+            (["all"], "policies.0: an experiment, no policy; run it: simulate-trace "),
+            ([{"policy": "all"}], "policies.0: an experiment, no policy; run it: simulate-trace "),
             ([{"policy": "orca", "max_batch_sise": 3}], 'max_batch_sise: unknown key; did you mean "max_batch_size"?'),
             ("orca", "policies: "),
             ([3], "policies: "),

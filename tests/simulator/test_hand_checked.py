@@ -257,6 +257,21 @@ class TestStatic:
         assert outcome.tokens == [[1, 2], [3]]
         assert outcome.iterations["free_blocks"].tolist() == [4, 4, 4]
 
+    def test_padding(self) -> None:
+        """Three prompts cost three of the longest; three decode beside each other to the end, at 10 tokens and more.
+
+        With 100 s a step, 1 s a token and 1 ms a token of context: the prompts 130.03 s, the first decodes 103 s and
+        33 ms, the second 103 s and 36 ms; then the next batch. What is logged are the real tokens.
+        """
+        costs = LinearCosts(fixed_ns=100 * SECOND, per_token_ns=SECOND, per_context_token_ns=SECOND // 1000)
+        requests = (0, 5, 3), (0, 10, 1), (0, 2, 2), (1, 4, 1)
+        outcome = replay(Static(max_batch_size=3, max_model_len=1000, padding=True), *requests, costs=costs)
+        first, second, third = 130.03, 233.063, 336.099
+        assert outcome.tokens == [[first, second, third], [first], [first, second], [440.103]]
+        assert outcome.steps == [{0: 5, 1: 10, 2: 2}, {0: 1, 2: 1}, {0: 1}, {3: 4}]
+        assert outcome.iterations["prefill_tokens"].tolist() == [17, 0, 0, 4]
+        assert outcome.iterations["num_decodes"].tolist() == [0, 2, 1, 0]
+
     def test_limits(self) -> None:
         """Output is cut at `max_model_len`; a longer prompt, or a reservation above the pool, is rejected."""
         outcome = replay(Static(max_model_len=10), (0, 7, 20), (0, 11, 1))
@@ -390,6 +405,75 @@ class TestVllmV0:
         rows = scheduler.logged_run().iterations
         assert rows["num_prefills"].tolist() == [2, 0]
         assert rows["num_decodes"].tolist() == [0, 0]
+
+
+class TestVllmV0Chunked:
+    """vLLM 0.6's chunked prefill: a budget of tokens, decodes first."""
+
+    @staticmethod
+    def policy(budget: int, **options: int) -> VllmV0:
+        options = {"max_num_seqs": min(budget, 256)} | options
+        return VllmV0(max_num_batched_tokens=budget, enable_chunked_prefill=True, **options)
+
+    def test_steps(self) -> None:
+        """Decodes, then the prompt in progress, then the next in the queue for what is left of the budget."""
+        outcome = replay(self.policy(4), (0, 3, 3), (0, 6, 2), (1, 1, 1))
+        assert outcome.steps == [{0: 3, 1: 1}, {0: 1, 1: 3}, {0: 1, 1: 2, 2: 1}, {1: 1}]
+        assert outcome.tokens == [[1, 2, 3], [3, 4], [3]]
+
+    def test_decodes_use_up_the_budget(self) -> None:
+        """Who waits is not admitted for no tokens, though there are places."""
+        outcome = replay(self.policy(2), (0, 1, 3), (0, 1, 3), (0, 1, 1), block_size=4)
+        assert outcome.steps == [{0: 1, 1: 1}, {0: 1, 1: 1}, {0: 1, 1: 1}, {2: 1}]
+
+    def test_number_of_sequences(self) -> None:
+        """`max_num_seqs` counts running requests."""
+        outcome = replay(self.policy(100, max_num_seqs=2), (0, 5, 2), (0, 5, 3), (0, 5, 1))
+        assert outcome.steps == [{0: 5, 1: 5}, {0: 1, 1: 1}, {1: 1, 2: 5}]
+
+    def test_blocks_of_the_whole_prompt(self) -> None:
+        """The first chunk of four tokens takes the blocks of all twenty; its last one is full, so it asks for none."""
+        outcome = replay(self.policy(4), (0, 20, 1), (4, 4, 1), block_size=4, num_blocks=5)
+        assert outcome.iterations["free_blocks"].tolist() == [0, 0, 0, 0, 0, 4]
+        assert outcome.victims == [[]] * 6
+
+    @pytest.mark.parametrize(("blocks", "first_token"), [(98, 1), (99, 3)])
+    def test_watermark(self, blocks: int, first_token: int) -> None:
+        """Beside 100 of 200 blocks 98 are admitted, 99 wait."""
+        requests = (0, 1600, 2), (0, 16 * blocks, 1)
+        assert replay(self.policy(10_000), *requests, num_blocks=200).tokens[1] == [first_token]
+
+    def test_last_of_the_queue_is_preempted(self) -> None:
+        """The first decode takes the blocks of the prompt in progress, which begins anew once they are free."""
+        outcome = replay(self.policy(100), (0, 80, 3), (0, 80, 1), num_blocks=10)
+        assert outcome.steps == [{0: 80, 1: 20}, {0: 1}, {0: 1}, {1: 80}]
+        assert outcome.victims == [[], [1], [], []]
+
+    def test_a_prompt_preempts_itself(self) -> None:
+        """The decode opens the last block; the prompt behind it sees none and leaves, though it would take none."""
+        outcome = replay(self.policy(100), (0, 64, 2), (0, 73, 1), num_blocks=10)
+        assert outcome.steps == [{0: 64, 1: 36}, {0: 1}, {1: 73}]
+        assert outcome.victims == [[], [1], []]
+
+    def test_admission_beside_a_preemption(self) -> None:
+        """Who waits may take what the victim held; the victim then waits in front of all others."""
+        requests = (0, 64, 4), (0, 95, 1), (1, 16, 2), (1, 90, 1)
+        outcome = replay(self.policy(100), *requests, num_blocks=10)
+        assert outcome.steps == [{0: 64, 1: 36}, {0: 1, 2: 16}, {0: 1, 2: 1}, {0: 1}, {1: 95}, {3: 90}]
+        assert outcome.victims == [[], [1], [], [], [], []]
+
+    def test_prompt_in_a_full_pool(self) -> None:
+        """In chunks it would preempt itself for ever; in one piece it runs."""
+        requests = [(0, 159, 1)]
+        outcome = replay(self.policy(100), *requests, num_blocks=10)
+        assert outcome.log.reasons == {0: "takes all 10 KV-cache blocks and would ask for another before it is done"}
+        assert replay(self.policy(159), *requests, num_blocks=10).tokens == [[1]]
+
+    def test_prompt_above_the_budget(self) -> None:
+        """It is computed in chunks; only `max_model_len` limits it."""
+        outcome = replay(self.policy(4, max_model_len=10), (0, 9, 5), (0, 11, 1))
+        assert outcome.steps == [{0: 4}, {0: 4}, {0: 1}]
+        assert outcome.log.reasons == {1: "prompt of 11 tokens, max_model_len 10"}
 
 
 class TestVllm:

@@ -29,6 +29,13 @@ def test_a_setting_shows_all_options_of_its_policy(capsys: pytest.CaptureFixture
         assert option in own
 
 
+def test_experiments_are_listed_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    """They are no policies, so the command that runs them stands there."""
+    lines = listed("policies", capsys)
+    assert any(line.strip().startswith("simulate-trace policies/all.yaml: ") for line in lines)
+    assert not any(line.startswith("all ") for line in lines)
+
+
 def test_small_models_have_small_units(capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing is zero."""
     lines = listed("models", capsys)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.core import Batch, Policy, PolicyBase, Request, View
+from simulator.core import Batch, Padding, Policy, PolicyBase, Request, View
 from simulator.engine import simulate
 from simulator.errors import PolicyError
 from simulator.metrics.tokens import token_times_ns
@@ -191,6 +191,8 @@ def test_budget_is_kept(run: Run) -> None:
         assert (tokens[rows["num_prefills"] > 0] <= policy.chunk_size).all()
     elif run.name == "orca" and policy.max_prefills_per_batch:
         assert (rows["num_prefills"] <= policy.max_prefills_per_batch).all()
+    elif run.name == "vllm_v0" and policy.enable_chunked_prefill:
+        assert (tokens <= policy.max_num_batched_tokens).all()
     elif run.name in ("simple_chunking", "vllm_v0"):
         budget = policy.chunk_size if run.name == "simple_chunking" else policy.max_num_batched_tokens
         assert (rows["prefill_tokens"] <= budget).all()
@@ -198,8 +200,9 @@ def test_budget_is_kept(run: Run) -> None:
 
 @for_any_run
 def test_prefills_and_decodes_apart(run: Run) -> None:
-    """Only Orca, SARATHI and vLLM since version 1 mix them in a step."""
-    if run.name in ("static", "simple_chunking", "vllm_v0"):
+    """Only Orca, SARATHI, and vLLM since version 1 or with chunked prefill mix them in a step."""
+    chunked = run.name == "vllm_v0" and run.policy.enable_chunked_prefill  # type: ignore[attr-defined]
+    if run.name in ("static", "simple_chunking", "vllm_v0") and not chunked:
         rows = run.log.iterations
         assert not ((rows["num_prefills"] > 0) & (rows["num_decodes"] > 0)).any()
 
@@ -217,14 +220,15 @@ def test_static_batches_start_when_the_last_one_has_ended(run: Run) -> None:
 def test_number_of_sequences_is_kept(run: Run) -> None:
     """Never more running requests than the policy allows."""
     policy: Any = run.policy
-    limit = policy.max_batch_size if run.name in ("orca", "static") else policy.max_num_seqs
-    assert (run.log.iterations["running"] <= limit).all()
+    limit = policy.max_batch_size if run.name in ("orca", "static", "tgi") else policy.max_num_seqs
+    if run.name != "tgi" or (limit is not None and not policy.prefill_chunking):
+        assert (run.log.iterations["running"] <= limit).all()
 
 
 @for_any_run
 def test_reserving_policies_never_preempt(run: Run) -> None:
     """What is reserved for the whole request cannot run out."""
-    if run.name in ("orca", "static"):
+    if run.name in ("orca", "static", "tgi"):
         assert sum(run.requests["preemptions"]) == 0
         assert set(run.requests["status"]) <= {FINISHED, REJECTED}
 
@@ -311,6 +315,14 @@ def waiting(view: View) -> Request:
 
 
 MISTAKES: list[tuple[Callable[[View], Any], str]] = [
+    (
+        lambda view: Batch([(waiting(view), 20)], padding=Padding(1, 30, 30, [(0, 19)])),
+        "Misbehaving planned 21 tokens and pads them to 20",
+    ),
+    (
+        lambda _: Batch(holds=Batch.UNTIL_FINISH, padding=Padding(1, 30, 30)),
+        "Misbehaving promises what follows a padded step, where no padding would be priced",
+    ),
     (
         lambda view: Batch([(waiting(view), 31)]),
         "Misbehaving gave request 1 (30 + 5 tokens) 31 tokens; it has 30 left",

@@ -9,11 +9,11 @@ from simulator.metrics.tokens import Ticks
 from simulator.pipeline.bubbles import CAUSES
 from tests.simulator.pipeline.slow_bubbles import slow_bubbles
 from tests.simulator.runs import Watched
-from tests.workloads import OPTIONS, POLICIES, Case, pipelines, run_fast
+from tests.workloads import ON_PIPELINES, POLICIES, Case, pipelines, run_fast
 
 EXAMPLES = settings().max_examples
 """100; with --hypothesis-profile=thorough 1,250."""
-random_pipelines = pytest.mark.parametrize("policy", list(OPTIONS))
+random_pipelines = pytest.mark.parametrize("policy", ON_PIPELINES)
 
 
 @random_pipelines

@@ -20,11 +20,11 @@ from simulator.pipeline.times import PipelineTimes
 from simulator.runlog import LoggedRun
 from simulator.step_times import GpuTimes
 from tests.simulator.engines.hosts import hosts
-from tests.workloads import OPTIONS, Case, cases, run_fast
+from tests.workloads import ON_PIPELINES, Case, cases, run_fast
 
 EXAMPLES = settings().max_examples
 """100; with --hypothesis-profile=thorough 1,250."""
-every_policy = pytest.mark.parametrize("policy", list(OPTIONS))
+every_policy = pytest.mark.parametrize("policy", ON_PIPELINES)
 
 
 def one_stage(case: Case) -> PipelineTimes:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from simulator.pipeline.times import PipelineTimes
 from tests.simulator.pipeline.processes import Job, Stages
-from tests.workloads import OPTIONS, POLICIES, Case, pipelines, run_fast
+from tests.workloads import ON_PIPELINES, POLICIES, Case, pipelines, run_fast
 
 EXAMPLES = settings().max_examples
 """100; with --hypothesis-profile=thorough 1,250."""
@@ -33,7 +33,7 @@ class Recorded(PipelineTimes):
         return super().book(ends_ns, now_ns, tokens, decodes, *priced)
 
 
-@pytest.mark.parametrize("policy", list(OPTIONS))
+@pytest.mark.parametrize("policy", ON_PIPELINES)
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(data=st.data())
 def test_stages_as_processes_work_at_the_same_times(policy: str, data: st.DataObject) -> None:
