@@ -27,7 +27,7 @@ def test_every_cause_and_column_is_described(simulate: Simulate, here: Path) -> 
     summary = pd.read_csv(here / "run/summary.csv")
     assert all(f"`{cause}`" in PAGE for cause in CAUSES)
     assert [column for column in rows.columns if not described(column)] == []
-    new = [column for column in summary.columns if "bubble" in column or "idle" in column]
+    new = [column for column in summary.columns if "bubble" in column or column == "idle_fraction"]
     assert len(new) == 2 + len(CAUSES) + 4
     assert [column for column in new if not described(column) and "request_bubble_p" not in column] == []
     assert "bubble_s" in pd.read_csv(here / "run/vllm/requests.csv")
