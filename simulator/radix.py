@@ -9,8 +9,15 @@ nodes without children go, the oldest first.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from heapq import heappop, heappush
+from typing import Protocol
+
+
+class Keys(Protocol):
+    """A key for each page of a sequence: equal keys at a place, equal tokens up to the end of that page."""
+
+    def __getitem__(self, place: int, /) -> Hashable: ...
 
 
 class Node:
@@ -18,7 +25,7 @@ class Node:
 
     __slots__ = ("children", "end", "keys", "listed", "locks", "parent", "stamp", "start")
 
-    def __init__(self, keys: Sequence[Hashable], start: int, end: int, parent: Node | None) -> None:
+    def __init__(self, keys: Keys, start: int, end: int, parent: Node | None) -> None:
         self.keys, self.start, self.end, self.parent = keys, start, end, parent
         self.children: dict[Hashable, Node] = {}
         self.locks = 0
@@ -35,7 +42,7 @@ class RadixTree:
     """The tree, its locks and its order of eviction; all counts in pages."""
 
     def __init__(self) -> None:
-        self.root = Node((), 0, 0, None)
+        self.root = Node([], 0, 0, None)
         self.root.locks = 1
         self.evictable = 0
         """Pages of nodes that nobody holds: all of them can be evicted, as nobody holds what is below them either."""
@@ -46,7 +53,7 @@ class RadixTree:
         """A heap with an entry for every leaf that nobody holds. Its stamp may be too old: it is put back then."""
         self._entries = 0
 
-    def match(self, keys: Sequence[Hashable], pages: int) -> Node:
+    def match(self, keys: Keys, pages: int) -> Node:
         """The node at whose end the longest known beginning of `keys[:pages]` ends; a longer node is split there.
 
         Stamps the way to it, the deepest node newest. O(nodes on the way x log of their pages).
@@ -64,7 +71,7 @@ class RadixTree:
         self._stamp_way(node)
         return node
 
-    def insert(self, keys: Sequence[Hashable], pages: int) -> tuple[Node, int]:
+    def insert(self, keys: Keys, pages: int) -> tuple[Node, int]:
         """Enter `keys[:pages]`; returns the node at whose end they end, and how many pages were there before.
 
         Stamps each node on the way down.
@@ -161,7 +168,7 @@ class RadixTree:
             heappush(self._oldest, (node.stamp, self._entries, node))
 
 
-def _common(node: Node, keys: Sequence[Hashable], pages: int) -> int:
+def _common(node: Node, keys: Keys, pages: int) -> int:
     """Where `keys[:pages]` leave `node` or end in it; they agree at its first page at least."""
     ours, low, high = node.keys, node.start + 1, min(node.end, pages)
     if ours is keys or ours[high - 1] == keys[high - 1]:

@@ -1,0 +1,123 @@
+"""KV memory under a radix tree: a page is free, or in the tree, or a request's own until it is entered in the tree.
+
+As in SGLang 0.5.23 (`srt/mem_cache/unified_radix_cache.py`, `checkpoint_into_tree`; `srt/mem_cache/common.py`,
+`release_kv_cache` and `evict_from_tree_cache`): a request holds the way to a node of the tree, the beginning of its
+tokens, and has pages of its own for what follows. When pages are taken, entered and evicted is for the planner to say,
+which decides by what is left; the scheduler is only told what was found.
+"""
+
+from collections.abc import Hashable, Sequence
+
+from simulator.core import Batch, Request, View
+from simulator.radix import Node, RadixTree
+
+
+class Pages:
+    """Keys of all pages that a request can ever have; those without a key hold what no other request has."""
+
+    __slots__ = ("_index", "_keys")
+
+    def __init__(self, request: Request) -> None:
+        self._index, self._keys = request.index, request.keys
+
+    def __getitem__(self, place: int, /) -> Hashable:
+        keys = self._keys
+        return keys[place] if place < len(keys) else (None, self._index, place)
+
+
+class RadixMemory:
+    """Pages of `view.block_size` tokens; counts are pages where they are not called tokens. See `ContentMemory`."""
+
+    by_residue = False
+
+    def __init__(self, view: View) -> None:
+        self.tree = RadixTree()
+        self.page_size = view.block_size
+        self.free = view.total_blocks
+        """Pages that hold nothing."""
+        self._held: dict[Request, Node] = {}
+        self._keys: dict[Request, Pages] = {}
+
+    @property
+    def free_blocks(self) -> int:
+        """Pages that are free or could be made free."""
+        return self.free + self.tree.evictable
+
+    def touch(self, request: Request) -> int:
+        """Tokens of the longest beginning of all known tokens in the tree, which makes it the newest there is."""
+        return self.tree.match(self._pages_of(request), request.known // self.page_size).end * self.page_size
+
+    def find(self, request: Request) -> Node:
+        """The longest beginning of all known tokens but the last, which has to be computed in any case."""
+        return self.tree.match(self._pages_of(request), (request.known - 1) // self.page_size)
+
+    def hold(self, request: Request, found: Node) -> None:
+        """Admit `request` with what was found."""
+        self.tree.lock(found)
+        self._held[request] = found
+
+    def make_room(self, pages: int) -> bool:
+        """Evict until `pages` are free; whether they are."""
+        if pages > self.free:
+            self.free += self.tree.evict(pages - self.free)
+        return pages <= self.free
+
+    def enter(self, request: Request, tokens: int) -> None:
+        """Enter the full pages of its first `tokens` tokens, which are computed, in the tree, and hold all of them.
+
+        Pages that others have entered in the meantime are double, and freed. Where output follows the prompt, the tree
+        is cut between them, so that the output can be evicted alone.
+        """
+        tree, keys, held = self.tree, self._keys[request], self._held[request]
+        pages, prompt = tokens // self.page_size, request.prompt_tokens // self.page_size
+        node, present = tree.insert(keys, pages)
+        self.free += present - held.end
+        if 0 < prompt < pages:
+            tree.insert(keys, prompt)
+        tree.unlock(held)
+        tree.lock(node)
+        self._held[request] = node
+
+    def drop(self, request: Request, tokens: int) -> None:
+        """Let go of everything; of its `tokens` tokens with KV entries, what is not in the tree is lost."""
+        held = self._held.pop(request)
+        self.free += -(-tokens // self.page_size) - held.end
+        self.tree.unlock(held)
+
+    def forget(self, request: Request) -> None:
+        """`request` will not come back."""
+        self._keys.pop(request, None)
+
+    def serve(self, batch: Batch) -> int:
+        """See `ContentMemory`."""
+        found = 0
+        for request, _ in batch.chunks:
+            if request.state == Request.WAITING:
+                request.computed = self._held[request].end * self.page_size
+                found += request.computed
+                if request.first_scheduled < 0:
+                    request.cached_tokens = request.computed
+        return found
+
+    serve_preempting = serve
+
+    def release(self, request: Request) -> None:
+        """See `ContentMemory`; of one that the planner has not released, nothing is entered."""
+        if request in self._held:
+            self.drop(request, request.computed)
+
+    def picture(self, holders: Sequence[Request]) -> Hashable:
+        """See `ContentMemory`."""
+        nodes, waiting = [], [self.tree.root]
+        while waiting:
+            node = waiting.pop()
+            nodes.append(node)
+            waiting += node.children.values()
+        nodes.sort(key=lambda node: node.stamp)
+        runs = tuple((node.keys[node.end - 1], node.start, node.end) for node in nodes if node.end)
+        return runs, tuple((self._held[request].end, request.computed) for request in holders)
+
+    def _pages_of(self, request: Request) -> Pages:
+        if request not in self._keys:
+            self._keys[request] = Pages(request)
+        return self._keys[request]
