@@ -29,6 +29,10 @@ class ContentMemory(Protocol):
         """The same for a step that preempts; the victims let go in here."""
         ...
 
+    def in_order(self, finishing: Sequence[Request]) -> Sequence[Request]:
+        """Those who finish with one step, in the order in which they let go."""
+        ...
+
     def release(self, request: Request) -> None:
         """Let go of all that `request` holds, if anything: it has finished, was preempted or dropped."""
         ...

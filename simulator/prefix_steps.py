@@ -62,6 +62,10 @@ class PrefixSteps:
             self.pool.release(request)
         return self._admit(batch)
 
+    def in_order(self, finishing: Sequence[Request]) -> Sequence[Request]:
+        """Who comes first in vLLM's running list has its blocks reused first."""
+        return sorted(finishing, key=lambda request: request.admission)
+
     def release(self, request: Request) -> None:
         """See `ContentMemory`."""
         if self.pool.holds(request):

@@ -101,6 +101,10 @@ class RadixMemory:
 
     serve_preempting = serve
 
+    def in_order(self, finishing: Sequence[Request]) -> Sequence[Request]:
+        """See `ContentMemory`."""
+        return finishing
+
     def release(self, request: Request) -> None:
         """See `ContentMemory`; of one that the planner has not released, nothing is entered."""
         if request in self._held:

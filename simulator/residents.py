@@ -167,8 +167,8 @@ class Residents:
         return finishing
 
     def _finish(self, finishing: Sequence[Request]) -> None:
-        if self._memory is not None:  # who comes first in the running list has its blocks reused first
-            finishing = sorted(finishing, key=lambda request: request.admission)
+        if self._memory is not None:
+            finishing = self._memory.in_order(finishing)
         for request in finishing:
             if request.state == FINISHING:
                 self._release(request)

@@ -147,6 +147,8 @@ class Scheduler(Residents):
         self.under_way -= 1
         if self._completed is not None:
             self._completed(self.iterations - self.under_way - 1)
+            if self._memory is not None:
+                self.view.free_blocks = self._memory.free_blocks
         if not self._finishing or self._finishing[0][0] != self.iterations - self.under_way - 1:
             return ()
         _, finishing = self._finishing.popleft()

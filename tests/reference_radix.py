@@ -1,10 +1,12 @@
-"""The slow, obvious radix tree: a list of runs, each with the whole text that ends with it, one character a page.
+"""The slow, obvious radix tree and the memory under it: runs of text, each with all that ends with it, a character a
+token.
 
 Written from the description of SGLang's cache, apart from the package's: nothing is kept that can be looked up.
 """
 
 from dataclasses import dataclass
 from itertools import takewhile
+from typing import Protocol
 
 
 @dataclass(eq=False)
@@ -21,9 +23,10 @@ class Run:
 
 
 class SlowTree:
-    """All runs, in no order; counts in pages."""
+    """All runs, in no order; texts differ from page to page, `size` characters each."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: int = 1) -> None:
+        self.size = size
         self.runs: list[Run] = []
         self.clock = 0
 
@@ -37,7 +40,7 @@ class SlowTree:
 
     def known(self, text: str) -> int:
         """How much of the beginning of `text` is there."""
-        return max((common(run.text, text) for run in self.runs), default=0)
+        return max((common(run.text, text) for run in self.runs), default=0) // self.size * self.size
 
     def way(self, text: str) -> list[Run]:
         """The runs that spell `text`, as far as whole ones do."""
@@ -79,10 +82,10 @@ class SlowTree:
         for run in self.way(text):
             run.holders += holders
 
-    def evict(self, pages: int) -> int:
+    def evict(self, tokens: int) -> int:
         """Take away the oldest whole runs that nothing goes on from and nobody holds."""
         gone = 0
-        while gone < pages:
+        while gone < tokens:
             free = [run for run in self.runs if not run.holders and not self.goes_on(run)]
             if not free:
                 break
@@ -107,3 +110,73 @@ class SlowTree:
 def common(text: str, other: str) -> int:
     """How many characters two texts begin with alike."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(text, other, strict=False)))
+
+
+class Holder(Protocol):
+    """A request: `text` as far as others can find it, and the tokens that have KV entries."""
+
+    index: int
+    text: str
+    prompt: int
+    computed: int
+
+    @property
+    def known(self) -> int: ...
+
+
+class SlowRadix:
+    """The pool of `total` tokens: what is neither in the tree nor a request's own is free."""
+
+    def __init__(self, total: int, size: int) -> None:
+        self.total, self.size = total, size
+        self.tree = SlowTree(size)
+        self.held: dict[Holder, str] = {}
+
+    @property
+    def free(self) -> int:
+        own = sum(self.pages(job.computed) - len(text) for job, text in self.held.items())
+        return self.total - sum(map(len, self.tree.runs)) - own
+
+    def pages(self, tokens: int) -> int:
+        """Tokens of the pages that hold so many."""
+        return -(-tokens // self.size) * self.size
+
+    def says(self, job: Holder, tokens: int) -> str:
+        """Whole pages of its first tokens; those that others cannot find are a character of its own."""
+        return (job.text + chr(0xAC00 + job.index) * tokens)[: tokens // self.size * self.size]
+
+    def touch(self, job: Holder) -> int:
+        """How much of all its known tokens is there."""
+        return len(self.tree.match(self.says(job, job.known)))
+
+    def find(self, job: Holder) -> str:
+        """What is there of all its known tokens but the last."""
+        return self.tree.match(self.says(job, job.known - 1))
+
+    def hold(self, job: Holder, text: str) -> None:
+        """It begins with `text`."""
+        self.held[job] = text
+        self.tree.lock(text)
+        job.computed = len(text)
+
+    def make_room(self, tokens: int) -> bool:
+        """Evict until so many are free, or nothing is left to evict."""
+        if self.free < tokens:
+            self.tree.evict(tokens - self.free)
+        return self.free >= tokens
+
+    def enter(self, job: Holder, tokens: int) -> None:
+        """What it computed belongs to the tree now, with a cut at the end of its prompt."""
+        text = self.says(job, tokens)
+        self.tree.insert(text)
+        prompt = text[: job.prompt // self.size * self.size]
+        if 0 < len(prompt) < len(text):
+            self.tree.insert(prompt)
+        self.tree.lock(self.held[job], -1)
+        self.tree.lock(text)
+        self.held[job] = text
+
+    def drop(self, job: Holder) -> None:
+        """It lets go."""
+        self.tree.lock(self.held.pop(job), -1)
+        job.computed = 0
