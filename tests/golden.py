@@ -20,6 +20,7 @@ from simulator.metrics.tokens import token_times_ns
 from simulator.runlog import FINISHED, REJECTED
 from simulator.scheduler import Scheduler
 from simulator.step_times import GpuTimes
+from tests import golden_sglang
 from tests.golden_files import Contents, Record, Scenario, Verdict, policy_of, scenarios
 
 NOT_RECORDED = {"vllm": ("npf", "ign"), "sarathi-serve": ("hit", "res")}
@@ -214,7 +215,7 @@ def replay(scenario: Scenario, policy: Policy) -> Verdict:
     return Verdict(f"summary: {wrong}" if wrong else "ok", run.steps, wrong is not None)
 
 
-ENGINES: dict[str, Callable[[Scenario], Verdict]] = {}
+ENGINES: dict[str, Callable[[Scenario], Verdict]] = {"sglang": golden_sglang.replay}
 """Engines whose recordings have fields and rules of their own, by the name in their headers."""
 
 

@@ -67,7 +67,8 @@ class CaseMaker:
             requests = requests[:4]
         blocks = self._pool(random, requests, block_size)
         steps_in_flight = int(random.choice(self._steps_in_flight))
-        return Case(block_size, blocks, requests, steps_in_flight, stages=1 + number % 4)
+        stages = 1 + number % 4 if self._policy.on_pipelines else 1
+        return Case(block_size, blocks, requests, steps_in_flight, stages)
 
     def blocks(self, row: Row, block_size: int) -> int:
         """Blocks that a request needs alone, from admission to its last token."""

@@ -30,6 +30,20 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "max_prefills_per_batch": 0,
     },
     "sarathi": {"chunk_size": 512, "max_num_seqs": 128, "tile_size": 128, "max_prefills_per_batch": 1},
+    "sglang": {
+        "chunked_prefill_size": 8192,
+        "max_prefill_tokens": 16384,
+        "max_running_requests": None,
+        "schedule_policy": "fcfs",
+        "schedule_conservativeness": 1.0,
+        "enable_mixed_chunk": False,
+        "disable_radix_cache": False,
+        "disable_overlap_schedule": False,
+        "page_size": 1,
+        "context_length": 131072,
+        "max_new_tokens": None,
+        "ignore_eos": True,
+    },
     "simple-chunking": {"chunk_size": 512, "max_num_seqs": 128},
     "static": {"max_batch_size": 64, "max_model_len": 16384},
     "vllm": {
@@ -61,13 +75,13 @@ def refused(name: str, **given: Any) -> str:
 
 @pytest.mark.parametrize("path", [path for path in FILES if not path.name.startswith("_")], ids=lambda path: path.stem)
 def test_one_class_a_file(path: Path) -> None:
-    """A policy's file defines one policy, a frozen dataclass with `plan`."""
+    """A policy's file defines one policy, a frozen dataclass with `plan`, or `start` if it has to remember."""
     module = importlib.import_module(f"policies.{path.stem}")
     classes = [each for each in vars(module).values() if isinstance(each, type) and each.__module__ == module.__name__]
     assert [issubclass(each, PolicyBase) for each in classes] == [True]
     assert is_dataclass(classes[0])
     assert classes[0].__dataclass_params__.frozen  # type: ignore[attr-defined]
-    assert classes[0].plan is not PolicyBase.plan
+    assert (classes[0].plan, classes[0].start) != (PolicyBase.plan, PolicyBase.start)
 
 
 @pytest.mark.parametrize("path", [path for path in FILES if not path.name.startswith("_")], ids=lambda path: path.stem)

@@ -1,0 +1,188 @@
+"""SGLang's scheduling loop: its queue, its batches and what it remembers (`srt/managers/scheduler.py`, 0.5.23)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from policies._sglang_admission import NO_TOKEN, OTHER, Prefills
+from simulator.core import (
+    DECODES_ONLY,
+    DECODES_UNTIL_ARRIVAL,
+    DECODES_UNTIL_FINISH,
+    DECODING,
+    Batch,
+    Remembering,
+    Request,
+    View,
+)
+
+if TYPE_CHECKING:
+    from policies.sglang import Sglang
+
+RETRACT_DECODE_STEPS = 20
+"""Steps that every survivor of a retraction should last, by the ratio that is set then."""
+
+
+class SglangLoop(Remembering):
+    """The scheduler of one engine. A step that only decodes is O(1)."""
+
+    def __init__(self, options: Sglang, view: View) -> None:
+        pool = view.total_blocks * view.block_size
+        self.options = options
+        self.mixes = options.enable_mixed_chunk and options.chunked_prefill_size > 0
+        self._slots = options.most_running(pool)
+        self._view = view
+        self.waiting: dict[Request, None] = {}
+        self.running: dict[Request, None] = {}
+        """The decodes, in SGLang's order."""
+        self.last: dict[Request, None] = {}
+        """Who joins them from the last step, which had prefills."""
+        self.chunked: Request | None = None
+        """The only prompt in progress."""
+        self._leaves = False
+        """Whether it was in the last step: it does not join the decodes, and that makes room."""
+        self.full = False
+        """Nobody is admitted until somebody leaves (`batch_is_full`)."""
+        self.limits: dict[Request, int] = {}
+        self.highest_ratio = min(0.7 * options.schedule_conservativeness, 1.0)
+        self.lowest_ratio = min(0.14 * self.highest_ratio, 1.0)
+        self.ratio = self.highest_ratio
+        self._decay = (self.highest_ratio - self.lowest_ratio) / 600
+        self._clock = 0
+
+    def arrived(self, request: Request) -> None:
+        """At the end of the queue."""
+        self.limits[request] = self.options.output_limit(request, self._view)
+        self.waiting[request] = None
+
+    def ended(self, request: Request) -> None:
+        """Out of whatever batch it is in, which makes room."""
+        self.limits.pop(request, None)
+        self.waiting.pop(request, None)
+        for batch in (self.running, self.last):
+            if request in batch:
+                del batch[request]
+                self.full = False
+        if request is self.chunked:
+            self.chunked = None
+
+    def available(self, view: View) -> int:
+        """Tokens that can be taken."""
+        return view.free_blocks * view.block_size
+
+    def hit(self, request: Request) -> int:  # noqa: ARG002 - nothing is cached
+        """Tokens of a waiting request that are found cached."""
+        return 0
+
+    def generated(self, request: Request, view: View) -> int:
+        """Output tokens of `request` that the engine knows."""
+        if request.state == DECODING:
+            return view.context_tokens(request) + 1 - request.prompt_tokens
+        return request.known - request.prompt_tokens
+
+    def plan(self, view: View) -> Batch | None:
+        """A prefill if one can be formed, else all decodes."""
+        self._lower_ratio(view.decodes.clock - self._clock)
+        self._clock = view.decodes.clock
+        if not self.limits:
+            self.ratio = self.highest_ratio
+        self._join()
+        prefills = self._prefills(view)
+        if prefills is None or not prefills.chunks:
+            return self._decode(view)
+        return self._prefill(prefills, view)
+
+    def _lower_ratio(self, steps: int) -> None:
+        while steps and self.ratio > self.lowest_ratio:
+            self.ratio = max(self.ratio - self._decay, self.lowest_ratio)
+            steps -= 1
+
+    def _join(self) -> None:
+        """Whose prompt the last step completed decodes from now on."""
+        if self._leaves or (self.last and not self.running):
+            self.full = False
+        self._leaves = False
+        self.running.update(self.last)
+        self.last = {}
+
+    def _prefills(self, view: View) -> Prefills | None:
+        """An attempt to form a prefill batch (`_get_new_batch_prefill_raw`)."""
+        if not self.running:
+            self.full = False
+        if (self.full or not self.waiting) and self.chunked is None:
+            return None
+        places = min(self._slots - len(self.running), self._slots - len(view.running) + (self.chunked is not None))
+        if places <= 0 and self.chunked is None:
+            self.full = True
+            return None
+        prefills = Prefills(self, view)
+        if self.chunked is not None:
+            prefills.go_on(self.chunked)
+        if prefills.state != OTHER:
+            self._admit(prefills, places)
+        return prefills
+
+    def _admit(self, prefills: Prefills, places: int) -> None:
+        """Waiting requests in order, up to the first that is refused."""
+        for request in self.waiting:
+            if len(prefills.chunks) >= places:
+                self.full = True
+            if self.full:
+                return
+            verdict = prefills.add(request)
+            if verdict == NO_TOKEN:
+                self.full = bool(prefills.chunks or self.running)
+            if verdict:
+                return
+
+    def _prefill(self, prefills: Prefills, view: View) -> Batch:
+        """The chunks, with `enable_mixed_chunk` beside the decodes if there is a page for each that needs one."""
+        for request, _ in prefills.chunks:
+            self.waiting.pop(request, None)
+        self.chunked = prefills.chunked
+        self.last = {request: None for request, _ in prefills.chunks if request is not self.chunked}
+        rides = self.mixes and bool(self.running) and self._leaves_room(prefills, view)
+        if rides:
+            self.last |= self.running
+            self.running = {}
+            self._clock += 1
+        self._leaves = self.chunked is not None
+        holds = Batch.ONCE
+        if self.chunked is None and not self.waiting:
+            holds = Batch.UNTIL_ARRIVAL
+        elif self.chunked is None and self.full and self.running:
+            holds = Batch.UNTIL_FINISH
+        return Batch(prefills.chunks, None if rides else (), holds=holds)
+
+    def _leaves_room(self, prefills: Prefills, view: View) -> bool:
+        opened = sum(view.blocks_for(request, tokens) for request, tokens in prefills.chunks)
+        return view.decode_blocks <= view.free_blocks - opened
+
+    def _decode(self, view: View) -> Batch | None:
+        if not self.running:
+            return None
+        self._clock += 1
+        if view.decode_blocks > view.free_blocks:
+            return self._retract(view)
+        self._lower_ratio(1)
+        if not self.waiting:
+            return DECODES_UNTIL_ARRIVAL
+        return DECODES_UNTIL_FINISH if self.full else DECODES_ONLY
+
+    def _retract(self, view: View) -> Batch:
+        """Who generated least, and of those the longest prompts, waits again; the ratio is what the others need."""
+        page, free, needed = view.block_size, view.free_blocks, view.decode_blocks
+        order = sorted(self.running, key=lambda request: (-self.generated(request, view), request.prompt_tokens))
+        victims: list[Request] = []
+        while len(order) > 1 and (not victims or needed > free):
+            victim = order.pop()
+            victims.append(victim)
+            free += view.held_blocks(victim)
+            needed -= view.context_tokens(victim) % page == 0
+        generated = sum(self.generated(request, view) for request in order)
+        declared = sum(self.limits[request] for request in order)
+        self.ratio = min(1.0, (generated + RETRACT_DECODE_STEPS * len(order)) / (declared + 1))
+        self.running = dict.fromkeys(order)
+        self.waiting |= dict.fromkeys(victims)
+        self.full = False
+        return Batch((), None, victims)
