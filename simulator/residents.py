@@ -48,11 +48,10 @@ class Residents:
         order = policy.waiting_order
         self.waiting = FcfsQueue() if order is None else SortedQueue(order)
         self.view = View(block_size, num_blocks - policy.null_blocks, self.decodes, self.waiting)
-        if prefixes and policy.caches_prefixes:
-            self.view.prefixes = PrefixBlocks(self.view.total_blocks, block_size)
         self.planner = policy.start(self.view, contents=prefixes)
         self._memory: ContentMemory | None = self.planner.memory
-        if self.view.prefixes is not None:
+        if self._memory is None and prefixes and policy.caches_prefixes:
+            self.view.prefixes = PrefixBlocks(self.view.total_blocks, block_size)
             self._memory = PrefixSteps(self.view.prefixes, self.view, self._name)
         if self._memory is not None and self._memory.by_residue:
             self.decodes.groups = [{} for _ in range(block_size)]
