@@ -49,6 +49,8 @@ class SglangLoop(Remembering):
         self.ratio = self.highest_ratio
         self._decay = (self.highest_ratio - self.lowest_ratio) / 600
         self._clock = 0
+        self._taken = 0
+        """Blocks taken in this pass."""
 
     def arrived(self, request: Request) -> None:
         """At the end of the queue."""
@@ -71,7 +73,7 @@ class SglangLoop(Remembering):
         return view.free_blocks * view.block_size
 
     def hit(self, request: Request) -> int:  # noqa: ARG002 - nothing is cached
-        """Tokens of a waiting request that are found cached."""
+        """Tokens found cached of the waiting request that is being tried."""
         return 0
 
     def generated(self, request: Request, view: View) -> int:
@@ -115,12 +117,20 @@ class SglangLoop(Remembering):
         if places <= 0 and self.chunked is None:
             self.full = True
             return None
+        self._sort()
         prefills = Prefills(self, view)
         if self.chunked is not None:
             prefills.go_on(self.chunked)
         if prefills.state != OTHER:
             self._admit(prefills, places)
         return prefills
+
+    def _sort(self) -> None:
+        """The queue is in order of arrival; who was retracted is behind those who had come by then."""
+
+    def _try(self, prefills: Prefills, request: Request) -> int:
+        """Whether another may follow after a waiting request, which is in `prefills` then if it was admitted."""
+        return prefills.add(request)
 
     def _admit(self, prefills: Prefills, places: int) -> None:
         """Waiting requests in order, up to the first that is refused."""
@@ -129,7 +139,7 @@ class SglangLoop(Remembering):
                 self.full = True
             if self.full:
                 return
-            verdict = prefills.add(request)
+            verdict = self._try(prefills, request)
             if verdict == NO_TOKEN:
                 self.full = bool(prefills.chunks or self.running)
             if verdict:
@@ -141,7 +151,8 @@ class SglangLoop(Remembering):
             self.waiting.pop(request, None)
         self.chunked = prefills.chunked
         self.last = {request: None for request, _ in prefills.chunks if request is not self.chunked}
-        rides = self.mixes and bool(self.running) and self._leaves_room(prefills, view)
+        self._take(prefills, view)
+        rides = self.mixes and bool(self.running) and self._fits(view.decode_blocks, view)
         if rides:
             self.last |= self.running
             self.running = {}
@@ -154,15 +165,24 @@ class SglangLoop(Remembering):
             holds = Batch.UNTIL_FINISH
         return Batch(prefills.chunks, None if rides else (), holds=holds)
 
-    def _leaves_room(self, prefills: Prefills, view: View) -> bool:
-        opened = sum(view.blocks_for(request, tokens) for request, tokens in prefills.chunks)
-        return view.decode_blocks <= view.free_blocks - opened
+    def _take(self, prefills: Prefills, view: View) -> None:
+        """Reckon with the blocks of the chunks."""
+        self._taken = sum(view.blocks_for(request, tokens) for request, tokens in prefills.chunks)
+
+    def _fits(self, blocks: int, view: View) -> bool:
+        """Whether so many blocks can be had, beside those taken in this pass."""
+        return blocks <= view.free_blocks - self._taken
+
+    def _let_go(self, victim: Request, survivors: int, view: View) -> None:  # noqa: ARG002 - nothing is cached
+        """Take back what `victim` holds."""
+        self._taken -= view.held_blocks(victim)
 
     def _decode(self, view: View) -> Batch | None:
         if not self.running:
             return None
         self._clock += 1
-        if view.decode_blocks > view.free_blocks:
+        self._taken = 0
+        if not self._fits(view.decode_blocks, view):
             return self._retract(view)
         self._lower_ratio(1)
         if not self.waiting:
@@ -171,13 +191,13 @@ class SglangLoop(Remembering):
 
     def _retract(self, view: View) -> Batch:
         """Who generated least, and of those the longest prompts, waits again; the ratio is what the others need."""
-        page, free, needed = view.block_size, view.free_blocks, view.decode_blocks
+        page, needed = view.block_size, view.decode_blocks
         order = sorted(self.running, key=lambda request: (-self.generated(request, view), request.prompt_tokens))
         victims: list[Request] = []
-        while len(order) > 1 and (not victims or needed > free):
+        while len(order) > 1 and (not victims or not self._fits(needed, view)):
             victim = order.pop()
             victims.append(victim)
-            free += view.held_blocks(victim)
+            self._let_go(victim, len(order), view)
             needed -= view.context_tokens(victim) % page == 0
         generated = sum(self.generated(request, view) for request in order)
         declared = sum(self.limits[request] for request in order)

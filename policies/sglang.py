@@ -15,6 +15,7 @@ from annotated_types import Ge, Gt
 
 from policies._sglang_admission import LONGEST_OUTPUT
 from policies._sglang_loop import SglangLoop
+from policies._sglang_radix import RadixLoop
 from simulator.core import Planner, PolicyBase, Request, Surroundings, View
 from simulator.promises import Promises
 
@@ -77,9 +78,14 @@ class Sglang(PolicyBase):
         """Only the number of running requests is a limit: `max_prefill_tokens` is looked at between prompts."""
         return Promises(sequence_limit=self.max_running_requests)
 
-    def start(self, view: View, *, contents: bool) -> Planner:  # noqa: ARG002 - the interface
+    @property
+    def caches_prefixes(self) -> bool:
+        """The radix cache."""
+        return not self.disable_radix_cache
+
+    def start(self, view: View, *, contents: bool) -> Planner:  # noqa: ARG002 - a retracted request may find its own
         """A loop with its queue, batches and ratio."""
-        return SglangLoop(self, view)
+        return SglangLoop(self, view) if self.disable_radix_cache else RadixLoop(self, view)
 
     def most_running(self, pool: int) -> int:
         """Request slots: `max_running_requests`, or by the tokens of the pool (`ModelRunner.init_memory_pool`)."""

@@ -6,7 +6,7 @@ tokens, and has pages of its own for what follows. When pages are taken, entered
 which decides by what is left; the scheduler is only told what was found.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 
 from simulator.core import Batch, Request, View
 from simulator.radix import Node, RadixTree
@@ -30,7 +30,9 @@ class RadixMemory:
 
     by_residue = False
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: View, listed: Callable[[], Iterable[Request]] = tuple) -> None:
+        """`listed` gives the requests that decode in the engine's order, in which they let go."""
+        self._view, self._listed = view, listed
         self.tree = RadixTree()
         self.page_size = view.block_size
         self.free = view.total_blocks
@@ -43,18 +45,33 @@ class RadixMemory:
         """Pages that are free or could be made free."""
         return self.free + self.tree.evictable
 
+    def pages_of(self, request: Request) -> Pages:
+        """Its keys."""
+        if request not in self._keys:
+            self._keys[request] = Pages(request)
+        return self._keys[request]
+
     def touch(self, request: Request) -> int:
         """Tokens of the longest beginning of all known tokens in the tree, which makes it the newest there is."""
-        return self.tree.match(self._pages_of(request), request.known // self.page_size).end * self.page_size
+        return self.tree.match(self.pages_of(request), request.known // self.page_size).end * self.page_size
 
     def find(self, request: Request) -> Node:
         """The longest beginning of all known tokens but the last, which has to be computed in any case."""
-        return self.tree.match(self._pages_of(request), (request.known - 1) // self.page_size)
+        return self.tree.match(self.pages_of(request), (request.known - 1) // self.page_size)
 
     def hold(self, request: Request, found: Node) -> None:
         """Admit `request` with what was found."""
         self.tree.lock(found)
         self._held[request] = found
+
+    def holds(self, request: Request) -> bool:
+        """Whether `request` is admitted."""
+        return request in self._held
+
+    def take(self, request: Request, tokens: int) -> None:
+        """Pages of its own for the next `tokens` tokens of an admitted request."""
+        before = max(request.computed, self._held[request].end * self.page_size)
+        self.free -= -(-(before + tokens) // self.page_size) - -(-before // self.page_size)
 
     def make_room(self, pages: int) -> bool:
         """Evict until `pages` are free; whether they are."""
@@ -89,7 +106,10 @@ class RadixMemory:
         self._keys.pop(request, None)
 
     def serve(self, batch: Batch) -> int:
-        """See `ContentMemory`."""
+        """See `ContentMemory`. The planner has taken the pages of the chunks; decodes take theirs here."""
+        decodes = self._view.decodes
+        if decodes.count and batch.decodes is None:
+            self._decode(decodes.count, decodes.blocks_to_open())
         found = 0
         for request, _ in batch.chunks:
             if request.state == Request.WAITING:
@@ -99,15 +119,25 @@ class RadixMemory:
                     request.cached_tokens = request.computed
         return found
 
-    serve_preempting = serve
+    def serve_preempting(self, batch: Batch) -> int:
+        """The same; the planner has dropped the victims, which are still among the decodes."""
+        view, victims = self._view, batch.preempted
+        opened = sum(view.context_tokens(request) % self.page_size == 0 for request in victims)
+        self._decode(view.decodes.count - len(victims), view.decodes.blocks_to_open() - opened)
+        return 0
 
     def in_order(self, finishing: Sequence[Request]) -> Sequence[Request]:
         """See `ContentMemory`."""
-        return finishing
+        if len(finishing) < 2:
+            return finishing
+        chosen = set(finishing)
+        return [request for request in self._listed() if request in chosen]
 
     def release(self, request: Request) -> None:
-        """See `ContentMemory`; of one that the planner has not released, nothing is entered."""
+        """See `ContentMemory`; what it computed is entered if it has finished."""
         if request in self._held:
+            if request.state == Request.FINISHING:
+                self.enter(request, request.computed)
             self.drop(request, request.computed)
 
     def picture(self, holders: Sequence[Request]) -> Hashable:
@@ -121,7 +151,7 @@ class RadixMemory:
         runs = tuple((node.keys[node.end - 1], node.start, node.end) for node in nodes if node.end)
         return runs, tuple((self._held[request].end, request.computed) for request in holders)
 
-    def _pages_of(self, request: Request) -> Pages:
-        if request not in self._keys:
-            self._keys[request] = Pages(request)
-        return self._keys[request]
+    def _decode(self, count: int, opened: int) -> None:
+        """SGLang makes room as if each of the `count` decodes opened a page."""
+        self.make_room(count)
+        self.free -= opened

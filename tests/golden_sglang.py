@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from policies._sglang_loop import SglangLoop
+from policies._sglang_radix import RadixLoop
 from policies.sglang import Sglang
 from simulator.core import Batch, Request, View
 from simulator.costs import LinearCosts
@@ -15,7 +16,7 @@ from simulator.metrics.tokens import token_times_ns
 from simulator.runlog import FINISHED
 from simulator.scheduler import Scheduler
 from simulator.step_times import GpuTimes
-from tests.golden_files import Record, Scenario, Verdict
+from tests.golden_files import Contents, Record, Scenario, Verdict
 
 OPTIONS = (
     "chunked_prefill_size",
@@ -67,6 +68,10 @@ class SglangReplay:
 
         self.scheduler._plan = capture
         self.requests = [_request(record) for record in scenario.requests]
+        if self.policy.caches_prefixes:
+            contents = Contents(config["page_size"])
+            for request, record in zip(self.requests, scenario.requests, strict=True):
+                request.keys = contents.keys(record)
         self.coming = self.requests[::-1]
         self.now = self.steps = 0
         self.clipped: Record = {}
@@ -89,22 +94,29 @@ class SglangReplay:
         end_ns = self._schedule()
         batch = self.planned or Batch(decodes=())
         record |= self._what_ran(batch, decoding, held)
-        record |= {"run": len(view.running), "wait": len(view.waiting), "free": view.free_blocks * view.block_size}
+        record |= {"run": len(view.running), "wait": len(view.waiting), **self._memory()}
         record |= {"full": int(loop.full), "ratio": loop.ratio}
         record["ck"] = [] if loop.chunked is None else loop.chunked.index
         nothing_ns = self.costs.fixed_ns if self.depth == 1 else 0
         record["dt"] = nothing_ns if end_ns is None else end_ns - before_ns
         record |= self._apply(end_ns)
-        record["free2"] = view.free_blocks * view.block_size
+        record["free2"] = self._memory()["free"]
         self.steps += 1
         return record
+
+    def _memory(self) -> Record:
+        """Tokens that are free, and with the radix cache those that can be evicted."""
+        page = self.scheduler.view.block_size
+        if not isinstance(self.loop, RadixLoop):
+            return {"free": self.scheduler.view.free_blocks * page}
+        return {"free": self.loop.cache.free * page, "evic": self.loop.cache.tree.evictable * page}
 
     def loses_a_prompt(self, recorded: Record) -> bool:
         """Whether two prompts are cut in this recorded step: SGLang then computes the rest of the second only."""
         chunks = recorded["s"][: recorded.get("npf")] if recorded["k"] in ("extend", "mixed") else []
         counts = [entry if isinstance(entry, list) else [entry, 1] for entry in chunks]
-        requests = self.requests
-        cut = [r for r, tokens in counts if tokens < requests[r].known - requests[r].computed]
+        requests, found = self.requests, dict(recorded.get("hit", []))
+        cut = [r for r, tokens in counts if tokens < requests[r].known - requests[r].computed - found.get(r, 0)]
         return len(cut) > 1
 
     def _schedule(self) -> int | None:
@@ -139,6 +151,7 @@ class SglangReplay:
             "s": [r.index if tokens[r] == 1 else [r.index, tokens[r]] for r in ran],
             "npf": len(chunks) if kind == "mixed" else [],
             "new": [r.index for r in admitted if r.preemptions == 0],
+            "hit": [[r.index, before[r]] for r in admitted if before[r]],
             "res": [r.index for r in admitted if r.preemptions],
             "pre": [r.index for r in batch.preempted],
             "tok": sum(tokens.values()),
@@ -166,10 +179,10 @@ class SglangReplay:
         status = "ok" if self.over else "unfinished" if recorded["status"] == "ok" else recorded["status"]
         self.scheduler.stall("the recording ends")
         run = self.scheduler.logged_run()
-        columns = (run.requests[name].tolist() for name in ("request", "status", "preemptions"))
+        columns = (run.requests[name].tolist() for name in ("request", "status", "preemptions", "cached"))
         ended = {index: values for index, *values in zip(*columns, strict=True)}
         count = len(self.requests)
-        fates, retracted = zip(*(ended.get(index, (None, 0)) for index in range(count)), strict=True)
+        fates, retracted, cached = zip(*(ended.get(index, (None, 0, 0)) for index in range(count)), strict=True)
         times = [[time for time in times if time <= self.now] for times in token_times_ns(run, count)]
         return {
             "status": status,
@@ -185,6 +198,7 @@ class SglangReplay:
             "out_tokens": [len(tokens) for tokens in times],
             "retracted": list(retracted),
             "clipped_max_new": self.clipped,
+            "hit_tokens_first": list(cached) if self.policy.caches_prefixes else [],
         }
 
 
@@ -213,8 +227,6 @@ def _value(record: Record, key: str) -> Any:
 
 def replay(scenario: Scenario) -> Verdict:
     """Compare every pass and then the summary, up to the first difference."""
-    if not scenario.config["disable_radix_cache"]:
-        return Verdict("no policy covers the radix cache", 0)
     run = SglangReplay(scenario)
     for number, recorded in enumerate(scenario.steps):
         if run.over:
