@@ -1,6 +1,6 @@
 """KV memory whose blocks have contents: what the scheduler asks of a prefix cache, of whatever engine."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Protocol
 
 from simulator.core import Batch, Request
@@ -27,6 +27,10 @@ class ContentMemory(Protocol):
 
     def serve_preempting(self, batch: Batch) -> int:
         """The same for a step that preempts; the victims let go in here."""
+        ...
+
+    def held_blocks(self, running: Iterable[Request]) -> int:
+        """Blocks that these requests hold, each counted once. O(blocks); for checks."""
         ...
 
     def in_order(self, finishing: Sequence[Request]) -> Sequence[Request]:

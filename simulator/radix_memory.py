@@ -126,6 +126,17 @@ class RadixMemory:
         self._decode(view.decodes.count - len(victims), view.decodes.blocks_to_open() - opened)
         return 0
 
+    def held_blocks(self, running: Iterable[Request]) -> int:
+        """See `ContentMemory`."""
+        own, ways = 0, set[Node]()
+        for request in running:
+            node: Node | None = self._held[request]
+            own += -(-self._view.context_tokens(request) // self.page_size) - self._held[request].end
+            while node is not None:
+                ways.add(node)
+                node = node.parent
+        return own + sum(map(len, ways))
+
     def in_order(self, finishing: Sequence[Request]) -> Sequence[Request]:
         """See `ContentMemory`."""
         if len(finishing) < 2:

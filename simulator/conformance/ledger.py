@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from simulator.core import Batch, Request, View
 from simulator.errors import PolicyError
+from simulator.memory import ContentMemory
 from simulator.runlog import LoggedRun
 
 COLUMNS = ("num_decodes", "num_prefills", "prefill_tokens", "kv_tokens", "running", "free_blocks")
@@ -14,6 +15,8 @@ class Ledger:
 
     def __init__(self, requests: Sequence[Request], block_size: int) -> None:
         self._block_size = block_size
+        self.memory: ContentMemory | None = None
+        """Of a planner that has one of its own."""
         self.computed = dict.fromkeys(requests, 0)
         self.generated = dict.fromkeys(requests, 0)
         self.reserved = dict.fromkeys(requests, 0)
@@ -41,7 +44,8 @@ class Ledger:
                 self._emit(request)
         tokens = sum(tokens for _, tokens in batch.chunks)
         kv_tokens = sum(self.computed[request] for request in holding)
-        free = -1 if view.prefixes is not None else view.total_blocks - sum(map(self._blocks, holding))
+        caches = view.prefixes is not None or self.memory is not None
+        free = -1 if caches else view.total_blocks - sum(map(self._blocks, holding))
         self._rows.append((len(decodes), len(batch.chunks), tokens, kv_tokens, len(holding), free))
 
     def compare(self, view: View) -> None:
@@ -50,7 +54,9 @@ class Ledger:
             context = view.context_tokens(request)
             if context != self.computed[request]:
                 raise PolicyError(f"{request!r} has {context} KV entries; it was given {self.computed[request]} tokens")
-        if view.prefixes is None:
+        if self.memory is not None:
+            held = self.memory.held_blocks(view.running)
+        elif view.prefixes is None:
             held = sum(map(self._blocks, view.running))
         else:
             tables = [view.prefixes.table(request) for request in view.running]
@@ -83,11 +89,15 @@ class Ledger:
             self._decoding.discard(request)
 
     def _found_cached(self, request: Request, tokens: int, view: View) -> int:
-        """Tokens that an admission found in the prefix cache: whole blocks of the keys that the request has."""
-        if view.prefixes is None:
+        """Tokens that an admission found in the prefix cache: whole blocks of the keys that the request has.
+
+        A planner's own memory may know what else it computed before it was preempted.
+        """
+        if view.prefixes is None and self.memory is None:
             return 0
         found = request.computed - tokens
-        if found % self._block_size or not 0 <= found <= len(request.keys) * self._block_size:
+        most = request.known - 1 if self.memory is not None else len(request.keys) * self._block_size
+        if found % self._block_size or not 0 <= found <= most:
             raise PolicyError(f"{request!r} began with {found} cached tokens")
         return found
 

@@ -48,6 +48,7 @@ class Watch(AtDepth):
     def start(self, view: View, *, contents: bool) -> Planner:
         """This, in place of the policy or of the planner that remembers for it."""
         planner: Planner = self.policy.start(view, contents=contents)
+        self.ledger.memory = planner.memory
         return self if isinstance(planner, PolicyBase) else _WatchedPlanner(self, planner)
 
     def plan(self, view: View) -> Batch | None:
