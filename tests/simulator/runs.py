@@ -25,12 +25,18 @@ class Watched:
     tokens, `victims[i]` lists who lost its memory, in that step."""
 
     def __init__(self, policy: Policy) -> None:
-        self.policy = policy
+        self.policy: Any = policy
         self.steps: list[dict[int, int]] = []
         self.victims: list[list[int]] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.policy, name)
+
+    def start(self, view: View, *, contents: bool) -> "Watched":
+        """A watch over the policy's planner, which writes what it sees to the same lists."""
+        watch = Watched(self.policy.start(view, contents=contents))
+        watch.steps, watch.victims = self.steps, self.victims
+        return watch
 
     def plan(self, view: View) -> Batch | None:
         batch = self.policy.plan(view)

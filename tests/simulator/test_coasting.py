@@ -26,12 +26,17 @@ class Counted:
     """A policy whose plans are counted; with `asked` its promises are kept from the scheduler."""
 
     def __init__(self, policy: Policy, *, asked: bool = False) -> None:
-        self.policy = policy
+        self.policy: Any = policy
         self.asked = asked
         self.plans = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.policy, name)
+
+    def start(self, view: View, *, contents: bool) -> "Counted":
+        """Its plans are those of one engine."""
+        self.policy = self.policy.start(view, contents=contents)
+        return self
 
     def plan(self, view: View) -> Batch | None:
         self.plans += 1
