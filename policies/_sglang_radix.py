@@ -72,7 +72,7 @@ class RadixLoop(SglangLoop):
                 self.cache.release(request)
 
     def _listed(self) -> Iterator[Request]:
-        return chain(self.last, self.running)
+        return chain(self.running, self.last)
 
     def _sort(self) -> None:
         """`lpm` puts those first of whom most is cached; otherwise the first are touched now and then."""

@@ -14,6 +14,7 @@ class PrefixSteps:
     """
 
     by_residue = True
+    coasts = False
 
     def __init__(self, pool: PrefixBlocks, view: View, name: str) -> None:
         self.pool = pool
@@ -61,6 +62,10 @@ class PrefixSteps:
         for request in victims:
             self.pool.release(request)
         return self._admit(batch)
+
+    def coasted(self, steps: int) -> None:
+        """See `ContentMemory`; a block is entered in the step that fills it, so none passes unserved."""
+        raise AssertionError(f"{steps} steps passed unserved")
 
     def held_blocks(self, running: Iterable[Request]) -> int:
         """See `ContentMemory`."""

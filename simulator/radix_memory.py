@@ -29,6 +29,7 @@ class RadixMemory:
     """Pages of `view.block_size` tokens; counts are pages where they are not called tokens. See `ContentMemory`."""
 
     by_residue = False
+    coasts = True
 
     def __init__(self, view: View, listed: Callable[[], Iterable[Request]] = tuple) -> None:
         """`listed` gives the requests that decode in the engine's order, in which they let go."""
@@ -125,6 +126,19 @@ class RadixMemory:
         opened = sum(view.context_tokens(request) % self.page_size == 0 for request in victims)
         self._decode(view.decodes.count - len(victims), view.decodes.blocks_to_open() - opened)
         return 0
+
+    def coasted(self, steps: int) -> None:
+        """See `ContentMemory`. O(1) unless pages have to be evicted."""
+        decodes, size = self._view.decodes, self.page_size
+        first, count = decodes.clock - steps, decodes.count
+        opened = [decodes.openers[-clock % size] for clock in range(first, first + min(steps, size))]
+        rounds, rest = divmod(steps, size)
+        in_all = sum(opened) * rounds + sum(opened[:rest]) if rounds else sum(opened)
+        if self.free - in_all >= count:
+            self.free -= in_all
+            return
+        for step in range(steps):
+            self._decode(count, opened[step % size])
 
     def held_blocks(self, running: Iterable[Request]) -> int:
         """See `ContentMemory`."""

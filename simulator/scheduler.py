@@ -60,6 +60,8 @@ class Scheduler(Residents):
         self._log_stretch = self.log.stretches.frombytes
         self._log_emission = self.log.emissions.frombytes
         self._batch: Batch | None = None
+        self._planned, self._untold = -1, 0
+        """The last iteration that was planned, and the first whose outputs the planner has not been told of."""
         self.under_way = 0
         """Steps scheduled and not complete, all of them the last in the log."""
         self._finishing: deque[tuple[int, list[Request]]] = deque()
@@ -82,7 +84,7 @@ class Scheduler(Residents):
     def _book(self, batch: Batch, now_ns: int) -> int:
         """Carry out a batch. Flat, because it runs millions of times."""
         view, decodes = self.view, self.decodes
-        iteration = self.iterations
+        self._planned = iteration = self.iterations
         self.iterations = iteration + 1
         self.under_way += 1
         chosen = batch.decodes
@@ -145,15 +147,22 @@ class Scheduler(Residents):
         What they hold is released.
         """
         self.under_way -= 1
-        if self._completed is not None:
-            self._completed(self.iterations - self.under_way - 1)
-            if self._memory is not None:
-                self.view.free_blocks = self._memory.free_blocks
+        self._tell(self.iterations - self.under_way - 1)
         if not self._finishing or self._finishing[0][0] != self.iterations - self.under_way - 1:
             return ()
         _, finishing = self._finishing.popleft()
         self._finish(finishing)
         return finishing
+
+    def _tell(self, iteration: int) -> bool:
+        """Let the planner know, once, that the outputs of a step that it planned are there; whether it was told."""
+        if self._completed is None or not self._untold <= iteration <= self._planned:
+            return False
+        self._untold = iteration + 1
+        self._completed(iteration)
+        if self._memory is not None:
+            self.view.free_blocks = self._memory.free_blocks
+        return True
 
     def idled(self, time_ns: int, *, held_up: bool) -> None:
         """No step was under way for so long, with somebody to serve or without."""

@@ -1,5 +1,7 @@
 """Pages under the radix tree: 10 of 4 tokens, and requests whose keys are given by hand."""
 
+import pytest
+
 from simulator.core import Batch, Request, View
 from simulator.decodes import Decodes
 from simulator.queues import FcfsQueue
@@ -118,3 +120,28 @@ def test_release_of_one_that_still_holds_enters_nothing() -> None:
     assert counts(pool) == (10, 0, 0)
     pool.release(first)
     assert counts(pool) == (10, 0, 0)
+
+
+@pytest.mark.parametrize(("free", "left"), [(3, (2, 0)), (20, (13, 6))])
+def test_steps_that_pass_unserved_take_the_same_pages(free: int, left: tuple[int, int]) -> None:
+    """Two decodes open seven pages in 14 steps. Where only three are free, six cached ones go: room for two is made
+    before each step."""
+    for coasts in (True, False):
+        decodes = Decodes(4)
+        pool = RadixMemory(View(4, 10 + free, decodes, FcfsQueue()))
+        for index, prompt in enumerate((16, 8, 8, 6)):
+            one = request(index, prompt)
+            compute(pool, one, prompt)
+            if index < 2:
+                pool.drop(one, prompt)
+            else:
+                one.computed, one.target_tokens = prompt, 100
+                decodes.join(one)
+        assert counts(pool) == (free, 6, 3)
+        for _ in range(14):
+            if not coasts:
+                pool.serve(Batch())
+            decodes.advance()
+        if coasts:
+            pool.coasted(14)
+        assert counts(pool) == (*left, 3)
