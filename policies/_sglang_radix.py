@@ -37,8 +37,8 @@ class RadixLoop(SglangLoop):
         self._page = view.block_size
         self._found: Node = self.cache.tree.root
         self._attempts = 0
-        self._prompts: deque[list[Request]] = deque()
-        """Of each step under way, whose prompts it completes."""
+        self._prompts: deque[list[tuple[Request, int]]] = deque()
+        """Of each step under way, whose prompts it completes, with how many tokens."""
 
     def ended(self, request: Request) -> None:
         """See `SglangLoop`."""
@@ -59,17 +59,16 @@ class RadixLoop(SglangLoop):
             self.cache.enter(self.chunked, self.chunked.computed)
         batch = super().plan(view)
         if batch is not None:
-            self._prompts.append([request for request, _ in batch.chunks if request is not self.chunked])
+            self._prompts.append([(each, each.known) for each, _ in batch.chunks if each is not self.chunked])
         return batch
 
-    def _enter_prompts(self, iteration: int) -> None:  # noqa: ARG002 - the interface
+    def _enter_prompts(self, iteration: int) -> None:
         """Enter the prompts that the oldest step completed; outputs follow when their requests finish."""
-        for request in self._prompts.popleft():
-            if not self.cache.holds(request):
-                continue  # retracted in the meantime
-            self.cache.enter(request, request.computed)
-            if request.state == FINISHING:
+        for request, tokens in self._prompts.popleft():
+            if request.state == FINISHING and request.last_token == iteration:
                 self.cache.release(request)
+            elif self.cache.holds(request):  # not retracted in the meantime
+                self.cache.enter(request, tokens)
 
     def _listed(self) -> Iterator[Request]:
         return chain(self.running, self.last)

@@ -94,6 +94,11 @@ class SlowTree:
             gone += len(oldest)
         return gone
 
+    def by_age(self) -> list[tuple[int, int, int]]:
+        """Where the runs begin and end and how many hold them, the oldest first."""
+        runs = sorted(self.runs, key=lambda run: run.stamp)
+        return [(run.begin, len(run.text), run.holders) for run in runs]
+
     def goes_on(self, run: Run) -> bool:
         return any(other.begin == len(run.text) and other.text.startswith(run.text) for other in self.runs)
 
