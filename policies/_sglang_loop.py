@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import TYPE_CHECKING
 
 from policies._sglang_admission import NO_TOKEN, OTHER, Prefills
@@ -10,6 +11,7 @@ from simulator.core import (
     DECODES_UNTIL_ARRIVAL,
     DECODES_UNTIL_FINISH,
     DECODING,
+    FINISHING,
     Batch,
     Remembering,
     Request,
@@ -51,15 +53,20 @@ class SglangLoop(Remembering):
         self._clock = 0
         self._taken = 0
         """Blocks taken in this pass."""
+        self._launched: Container[Request] = ()
+        """Who was in the step that is under way."""
+        self._unforeseen = 0
+        """Requests here that end by a token, before their limit."""
 
     def arrived(self, request: Request) -> None:
         """At the end of the queue."""
-        self.limits[request] = self.options.output_limit(request, self._view)
+        self.limits[request] = limit = self.options.output_limit(request, self._view)
+        self._unforeseen += request.target_tokens < limit
         self.waiting[request] = None
 
     def ended(self, request: Request) -> None:
         """Out of whatever batch it is in, which makes room."""
-        self.limits.pop(request, None)
+        self._unforeseen -= request.target_tokens < self.limits.pop(request, 0)
         self.waiting.pop(request, None)
         for batch in (self.running, self.last):
             if request in batch:
@@ -79,20 +86,35 @@ class SglangLoop(Remembering):
     def generated(self, request: Request, view: View) -> int:
         """Output tokens of `request` that the engine knows."""
         if request.state == DECODING:
-            return view.context_tokens(request) + 1 - request.prompt_tokens
+            return view.context_tokens(request) + 1 - request.prompt_tokens - (request in self._launched)
+        if request.state == FINISHING:
+            return request.generated - (request in self._launched)
         return request.known - request.prompt_tokens
 
     def plan(self, view: View) -> Batch | None:
         """A prefill if one can be formed, else all decodes."""
-        self._lower_ratio(view.decodes.clock - self._clock)
-        self._clock = view.decodes.clock
-        if not self.limits:
-            self.ratio = self.highest_ratio
+        self._catch_up(view)
         self._join()
         prefills = self._prefills(view)
         if prefills is None or not prefills.chunks:
-            return self._decode(view)
-        return self._prefill(prefills, view)
+            batch = self._decode(view)
+            self._launched = self.running if batch is not None else ()
+        else:
+            batch = self._prefill(prefills, view)
+            self._launched = self.last
+        return batch
+
+    def _catch_up(self, view: View) -> None:
+        """Steps of decodes may have passed, and an idle server goes back to its first ratio."""
+        coasted = view.decodes.clock - self._clock
+        self._clock = view.decodes.clock
+        self._lower_ratio(coasted)
+        if coasted:
+            self._launched = self.running
+        if not view.under_way:
+            self._launched = ()
+            if not self.limits:
+                self.ratio = self.highest_ratio
 
     def _lower_ratio(self, steps: int) -> None:
         while steps and self.ratio > self.lowest_ratio:
@@ -100,7 +122,10 @@ class SglangLoop(Remembering):
             steps -= 1
 
     def _join(self) -> None:
-        """Whose prompt the last step completed decodes from now on."""
+        """Whose prompt the last step completed decodes from now on.
+
+        All who were in it are in `last`, also those who rode along.
+        """
         if self._leaves or (self.last and not self.running):
             self.full = False
         self._leaves = False
@@ -152,18 +177,23 @@ class SglangLoop(Remembering):
         self.chunked = prefills.chunked
         self.last = {request: None for request, _ in prefills.chunks if request is not self.chunked}
         self._take(prefills, view)
-        rides = self.mixes and bool(self.running) and self._fits(view.decode_blocks, view)
+        in_vain: list[Request] = []
+        rides = False
+        if self.mixes and self.running:
+            self._leave_to_finish(view)
+            in_vain = self._in_vain(view)
+            rides = bool(self.running) and self._fits(self._needed(view, in_vain), view)
         if rides:
             self.last |= self.running
             self.running = {}
-            self._clock += 1
+            self._clock += view.decoding > 0
         self._leaves = self.chunked is not None
         holds = Batch.ONCE
         if self.chunked is None and not self.waiting:
-            holds = Batch.UNTIL_ARRIVAL
+            holds = self._until_arrival
         elif self.chunked is None and self.full and self.running:
             holds = Batch.UNTIL_FINISH
-        return Batch(prefills.chunks, None if rides else (), holds=holds)
+        return Batch(prefills.chunks, None if rides else (), in_vain=in_vain if rides else (), holds=holds)
 
     def _take(self, prefills: Prefills, view: View) -> None:
         """Reckon with the blocks of the chunks."""
@@ -177,32 +207,62 @@ class SglangLoop(Remembering):
         """Take back what `victim` holds."""
         self._taken -= view.held_blocks(victim)
 
+    def _leave_to_finish(self, view: View) -> bool:
+        """Whose limit is reached with the token under way is decoded no more; whether there are such (overlap)."""
+        foreseen = [request for request in self._finishing(view) if request.generated >= self.limits[request]]
+        for request in foreseen:
+            del self.running[request]
+        if foreseen:
+            self.full = False
+        return bool(foreseen)
+
+    def _finishing(self, view: View) -> list[Request]:
+        return [request for _, requests in view.finishing for request in requests if request in self.running]
+
+    def _in_vain(self, view: View) -> list[Request]:
+        """Who has ended by a token that the engine does not know yet (overlap)."""
+        return self._finishing(view) if self._unforeseen else []
+
+    def _needed(self, view: View, in_vain: list[Request]) -> int:
+        """Pages that one token for everybody takes."""
+        return view.decode_blocks + sum(view.blocks_for(request, 1) for request in in_vain)
+
+    @property
+    def _until_arrival(self) -> int:
+        return Batch.UNTIL_FINISH if self._unforeseen else Batch.UNTIL_ARRIVAL
+
     def _decode(self, view: View) -> Batch | None:
+        """A token for everybody, after retracting some if memory is short."""
+        foreseen = bool(view.finishing) and self._leave_to_finish(view)
         if not self.running:
             return None
-        self._clock += 1
+        in_vain = self._in_vain(view)
         self._taken = 0
-        if not self._fits(view.decode_blocks, view):
-            return self._retract(view)
+        if not self._fits(self._needed(view, in_vain), view):
+            return None if foreseen else self._retract(view, in_vain)
+        self._clock += view.decoding > 0
         self._lower_ratio(1)
-        if not self.waiting:
-            return DECODES_UNTIL_ARRIVAL
-        return DECODES_UNTIL_FINISH if self.full else DECODES_ONLY
+        if in_vain:
+            return Batch(in_vain=in_vain)
+        if self.waiting and not self.full:
+            return DECODES_ONLY
+        return DECODES_UNTIL_FINISH if self.waiting or self._unforeseen else DECODES_UNTIL_ARRIVAL
 
-    def _retract(self, view: View) -> Batch:
+    def _retract(self, view: View, in_vain: list[Request]) -> Batch:
         """Who generated least, and of those the longest prompts, waits again; the ratio is what the others need."""
-        page, needed = view.block_size, view.decode_blocks
+        needed = self._needed(view, in_vain)
         order = sorted(self.running, key=lambda request: (-self.generated(request, view), request.prompt_tokens))
         victims: list[Request] = []
         while len(order) > 1 and (not victims or not self._fits(needed, view)):
             victim = order.pop()
             victims.append(victim)
             self._let_go(victim, len(order), view)
-            needed -= view.context_tokens(victim) % page == 0
+            needed -= view.blocks_for(victim, 1)
         generated = sum(self.generated(request, view) for request in order)
         declared = sum(self.limits[request] for request in order)
         self.ratio = min(1.0, (generated + RETRACT_DECODE_STEPS * len(order)) / (declared + 1))
         self.running = dict.fromkeys(order)
         self.waiting |= dict.fromkeys(victims)
         self.full = False
-        return Batch((), None, victims)
+        self._clock += any(request.state == DECODING for request in order)
+        return Batch((), None, victims, in_vain=[request for request in in_vain if request in self.running])

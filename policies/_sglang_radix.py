@@ -37,6 +37,8 @@ class RadixLoop(SglangLoop):
         self._page = view.block_size
         self._found: Node = self.cache.tree.root
         self._attempts = 0
+        self._leaving: list[Request] = []
+        """Several with the last token under way, in the order of their batch."""
         self._prompts: deque[list[tuple[Request, int]]] = deque()
         """Of each step under way, whose prompts it completes, with how many tokens."""
 
@@ -55,6 +57,7 @@ class RadixLoop(SglangLoop):
 
     def plan(self, view: View) -> Batch | None:
         """First the last chunk of the prompt in progress is entered, so that others find it."""
+        self._leaving = self._in_batch_order(view) if view.finishing else []
         if self.chunked is not None:
             self.cache.enter(self.chunked, self.chunked.computed)
         batch = super().plan(view)
@@ -70,8 +73,14 @@ class RadixLoop(SglangLoop):
             elif self.cache.holds(request):  # not retracted in the meantime
                 self.cache.enter(request, tokens)
 
+    def _in_batch_order(self, view: View) -> list[Request]:
+        """Who has the last token under way: they let go in the order that they have now, wherever they are by then."""
+        finishing = {request for _, requests in view.finishing for request in requests}
+        return [request for request in self._listed() if request in finishing] if len(finishing) > 1 else []
+
     def _listed(self) -> Iterator[Request]:
-        return chain(self.running, self.last)
+        """Who may finish together, in the order in which the results are processed."""
+        return iter(dict.fromkeys(chain(self._leaving, self.running, self.last)))
 
     def _sort(self) -> None:
         """`lpm` puts those first of whom most is cached; otherwise the first are touched now and then."""

@@ -47,6 +47,7 @@ class Sglang(PolicyBase):
     ignore_eos: bool = True
 
     on_pipelines: ClassVar[bool] = False
+    preemption_drops_token: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.chunked_prefill_size == 0:

@@ -9,6 +9,7 @@ several steps in flight *finishing* while its last token is still under way.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -103,11 +104,12 @@ class Batch:
     `chunks`: `(request, tokens)` for prefilling requests, and for waiting ones, which are thereby admitted, in this
     order. `preempted`: running requests that lose their KV cache and wait again, in order of preemption. `undone`:
     `(request, tokens)` that such a request had been given in this very step; only prefix caches remember it.
-    `rejected`: `(request, reason)` for waiting requests that are dropped now. `holds` says until when the policy would
-    then plan every decode and nothing else, see `DECODES_UNTIL_ARRIVAL`.
+    `rejected`: `(request, reason)` for waiting requests that are dropped now. `in_vain`: finishing requests that decode
+    once more, since the engine does not know yet that they have their last token: time and memory for nothing. `holds`
+    says until when the policy would then plan every decode and nothing else, see `DECODES_UNTIL_ARRIVAL`.
     """
 
-    __slots__ = ("chunks", "decodes", "holds", "preempted", "rejected", "undone")
+    __slots__ = ("chunks", "decodes", "holds", "in_vain", "preempted", "rejected", "undone")
 
     ONCE, UNTIL_FINISH, UNTIL_ARRIVAL = range(3)
 
@@ -119,6 +121,7 @@ class Batch:
         undone: Sequence[tuple[Request, int]] = (),
         rejected: Sequence[tuple[Request, str]] = (),
         *,
+        in_vain: Sequence[Request] = (),
         holds: int = ONCE,
     ) -> None:
         self.chunks = chunks
@@ -126,6 +129,7 @@ class Batch:
         self.preempted = preempted
         self.undone = undone
         self.rejected = rejected
+        self.in_vain = in_vain
         self.holds = holds
 
 
@@ -150,6 +154,7 @@ class View:
         "block_size",
         "decode_blocks",
         "decodes",
+        "finishing",
         "free_blocks",
         "last_prefills",
         "now_ns",
@@ -158,6 +163,7 @@ class View:
         "running",
         "stages",
         "total_blocks",
+        "under_way",
         "waiting",
     )
 
@@ -175,6 +181,10 @@ class View:
         """All running requests in order of admission, a resumed one at the end."""
         self.prefilling: dict[Request, None] = {}
         """Running requests whose prompt is not complete, in order of admission."""
+        self.finishing: deque[tuple[int, list[Request]]] = deque()
+        """Steps under way that sample somebody's last token, by number, and whose: with several steps in flight."""
+        self.under_way = 0
+        """Steps that are scheduled and not complete when this one is planned."""
         self.last_prefills = 0
         """Prefill chunks of the step before this one."""
         self.now_ns = 0
@@ -290,6 +300,7 @@ class Policy(Protocol):
 
     null_blocks: ClassVar[int]
     on_pipelines: ClassVar[bool]
+    preemption_drops_token: ClassVar[bool]
     waiting_order: Callable[[Request], Any] | None
 
     @property
@@ -326,6 +337,9 @@ class PolicyBase:
 
     on_pipelines: ClassVar[bool] = True
     """Whether it can plan the micro-batches of a pipeline."""
+
+    preemption_drops_token: ClassVar[bool] = False
+    """Whether a preempted request loses the token of a step that is under way, and samples it again; one stage only."""
 
     completed: Callable[[int], None] | None = None
     """Only a planner has to know; see `Remembering`."""

@@ -109,8 +109,8 @@ class RadixMemory:
     def serve(self, batch: Batch) -> int:
         """See `ContentMemory`. The planner has taken the pages of the chunks; decodes take theirs here."""
         decodes = self._view.decodes
-        if decodes.count and batch.decodes is None:
-            self._decode(decodes.count, decodes.blocks_to_open())
+        if batch.decodes is None and (decodes.count or batch.in_vain):
+            self._decode(decodes.count + len(batch.in_vain), decodes.blocks_to_open() + self._opened(batch.in_vain))
         found = 0
         for request, _ in batch.chunks:
             if request.state == Request.WAITING:
@@ -122,9 +122,10 @@ class RadixMemory:
 
     def serve_preempting(self, batch: Batch) -> int:
         """The same; the planner has dropped the victims, which are still among the decodes."""
-        view, victims = self._view, batch.preempted
-        opened = sum(view.context_tokens(request) % self.page_size == 0 for request in victims)
-        self._decode(view.decodes.count - len(victims), view.decodes.blocks_to_open() - opened)
+        decodes = self._view.decodes
+        victims = [request for request in batch.preempted if request.state == Request.DECODING]
+        count, opened = len(batch.in_vain) - len(victims), self._opened(batch.in_vain) - self._opened(victims)
+        self._decode(decodes.count + count, decodes.blocks_to_open() + opened)
         return 0
 
     def coasted(self, steps: int) -> None:
@@ -180,3 +181,7 @@ class RadixMemory:
         """SGLang makes room as if each of the `count` decodes opened a page."""
         self.make_room(count)
         self.free -= opened
+
+    def _opened(self, requests: Iterable[Request]) -> int:
+        """Pages that a token for each of them opens."""
+        return sum(self._view.context_tokens(request) % self.page_size == 0 for request in requests)

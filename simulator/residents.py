@@ -130,6 +130,7 @@ class Residents:
         """Recompute: the KV cache goes, generated tokens stay and are prefilled again with the prompt."""
         if request.state == DECODING:
             self._leave_cohort(request)
+        self._recall(request)
         finishing = request.state == FINISHING
         self._release(request)
         self.preemptions += 1
@@ -144,6 +145,9 @@ class Residents:
             self._end(request, STALLED, f"grew to {request.known} tokens, more than can be admitted again")
         else:
             self.waiting.put_back(request)
+
+    def _recall(self, request: Request) -> None:
+        """Take back what is under way of `request`; only a scheduler has anything under way."""
 
     def _break_livelock(self, preempted: Request) -> None:
         """Stall `preempted` if requests take memory from each other without end."""

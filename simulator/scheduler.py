@@ -6,11 +6,10 @@ the order in which they were scheduled. Ordinary steps touch the prefill chunks 
 never each running decode.
 """
 
-from collections import deque
 from collections.abc import Sequence
 
 from simulator.batch_checks import check_parts, refuse_chunk
-from simulator.core import FINISHING, PREFILLING, WAITING, Batch, Policy, Request
+from simulator.core import DECODING, FINISHING, PREFILLING, WAITING, Batch, Policy, Request
 from simulator.errors import PolicyError
 from simulator.residents import Residents
 from simulator.runlog import (
@@ -24,6 +23,7 @@ from simulator.runlog import (
     as_iterations,
 )
 from simulator.step_times import StepTimes
+from simulator.taking_back import take_back_token
 
 
 class Scheduler(Residents):
@@ -64,20 +64,20 @@ class Scheduler(Residents):
         """The last iteration that was planned, and the first whose outputs the planner has not been told of."""
         self.under_way = 0
         """Steps scheduled and not complete, all of them the last in the log."""
-        self._finishing: deque[tuple[int, list[Request]]] = deque()
-        """Iterations under way that sample somebody's last token, and whose."""
+        self._finishing = self.view.finishing
+        self._drops_token = policy.preemption_drops_token
 
     def schedule(self, now_ns: int) -> int | None:
         """Plan, book and log the next step; returns when it ends, or None if the policy schedules nothing."""
         view, decodes = self.view, self.decodes
-        view.now_ns = now_ns
+        view.now_ns, view.under_way = now_ns, self.under_way
         view.decode_blocks = decodes.blocks_to_open()
         self._batch = batch = self._plan(view)
         if batch is None:
             return None
         if batch.__class__ is not Batch:
             raise PolicyError(f"{self._name}.plan returned {batch!r}; it must be a Batch or None")
-        if batch.preempted or batch.decodes or len(batch.chunks) > 1:
+        if batch.preempted or batch.decodes or batch.in_vain or len(batch.chunks) > 1:
             check_parts(self._name, batch)
         return self._book(batch, now_ns)
 
@@ -88,7 +88,7 @@ class Scheduler(Residents):
         self.iterations = iteration + 1
         self.under_way += 1
         chosen = batch.decodes
-        irregular = chosen or batch.preempted or batch.rejected or self._memory is not None
+        irregular = chosen or batch.preempted or batch.rejected or batch.in_vain or self._memory is not None
         sitting_out = self._prepare(batch) if irregular else ()
         count, context, longest, finishing = decodes.count, 0, 0, None
         if count and (chosen is None or chosen):
@@ -101,6 +101,10 @@ class Scheduler(Residents):
                 finishing = self._settle()
         else:
             count = 0
+        decodes_in_all = count + len(batch.in_vain)
+        for request in batch.in_vain:
+            context += self._decode_in_vain(request)
+            longest = max(longest, request.computed)
         for request in sitting_out:
             self._staying.join(request)
         chunks, prefill_tokens, priced = batch.chunks, 0, []
@@ -110,7 +114,7 @@ class Scheduler(Residents):
                 prefill_tokens += tokens
                 if request.state == FINISHING:
                     finishing = [*(finishing or ()), request]
-        elif not (count or batch.preempted or batch.rejected):
+        elif not (decodes_in_all or batch.preempted or batch.rejected):
             raise PolicyError(f"{self._name} returned an empty batch; return None to schedule nothing")
         if finishing:
             self._finishing.append((iteration, finishing))
@@ -122,7 +126,8 @@ class Scheduler(Residents):
             self._break_livelock(batch.preempted[-1])
         view.last_prefills = len(chunks)
         ends_ns = self.log.end_ns
-        start_ns = self._book_time(ends_ns, now_ns, count + prefill_tokens, count, context, longest, priced)
+        tokens = decodes_in_all + prefill_tokens
+        start_ns = self._book_time(ends_ns, now_ns, tokens, decodes_in_all, context, longest, priced)
         self._log_free(view.free_blocks)
         running, waiting = len(view.running), len(self.waiting)
         self._log_stretch(
@@ -215,6 +220,25 @@ class Scheduler(Residents):
         if self._memory is not None and not batch.preempted:
             self.kv_tokens += self._memory.serve(batch)
         return sitting_out
+
+    def _decode_in_vain(self, request: Request) -> int:
+        """Room and time for a token that is thrown away; returns the context with it."""
+        held, computed = self.view.held_blocks(request), request.computed + 1
+        self.view.free_blocks -= max(0, -(-computed // self._block_size) - held)
+        request.computed = computed
+        self.kv_tokens += 1
+        return computed
+
+    def _recall(self, request: Request) -> None:
+        """Take back the token that `request`, out of the cohort, gets from a step under way."""
+        earlier = self.iterations - self.under_way  # this step is booked, and its number in use
+        if not self._drops_token or request.last_token < earlier:
+            return
+        for _, finishing in self._finishing:
+            if request in finishing:
+                finishing.remove(request)
+                request.state = DECODING
+        take_back_token(self.log, request)
 
     def _compute_chunk(self, request: Request, tokens: int, iteration: int) -> int:
         """Book a chunk of a prompt, admitting who waits; returns the context before it."""

@@ -140,7 +140,7 @@ class SglangReplay:
         """`decoding`: who could decode; `held`: KV entries of running requests before the pass."""
         chunks = dict(batch.chunks)
         decodes = decoding if batch.decodes is None else list(batch.decodes)
-        tokens = chunks | {request: 1 for request in decodes if request not in batch.preempted}
+        tokens = chunks | {request: 1 for request in (*decodes, *batch.in_vain) if request not in batch.preempted}
         order = [r for r in (*self.loop.last, *self.loop.running) if r in tokens and r not in chunks]
         ran = self._ran = [*chunks, *order]
         admitted = [request for request in chunks if request not in held]

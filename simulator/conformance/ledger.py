@@ -13,10 +13,12 @@ COLUMNS = ("num_decodes", "num_prefills", "prefill_tokens", "kv_tokens", "runnin
 class Ledger:
     """What each request was given and holds. Every request is visited in every step: slow and obvious."""
 
-    def __init__(self, requests: Sequence[Request], block_size: int) -> None:
+    def __init__(self, requests: Sequence[Request], block_size: int, *, drops_token: bool = False) -> None:
         self._block_size = block_size
         self.memory: ContentMemory | None = None
         """Of a planner that has one of its own."""
+        self._drops_token = drops_token
+        self._emitted_in = dict.fromkeys(requests, -1)
         self.computed = dict.fromkeys(requests, 0)
         self.generated = dict.fromkeys(requests, 0)
         self.reserved = dict.fromkeys(requests, 0)
@@ -24,17 +26,22 @@ class Ledger:
         self._decoding: set[Request] = set()
         self._rows: list[tuple[int, ...]] = []
 
-    def book(self, batch: Batch, running: Sequence[Request], view: View) -> None:
-        """Apply a batch that the scheduler has applied; `running` is who ran when it was planned."""
+    def book(self, batch: Batch, running: Sequence[Request], under_way: int, view: View) -> None:
+        """Apply a batch that the scheduler has applied; `running` is who ran when it was planned, and `under_way` how
+        many steps were."""
         holding = dict.fromkeys(running)
         for request in batch.preempted:
             del holding[request]
             self._decoding.discard(request)
             self.computed[request] = 0
+            if self._drops_token and self._emitted_in[request] >= len(self._rows) - under_way:
+                self.generated[request] -= 1
         decodes = [*self._decoding] if batch.decodes is None else [*batch.decodes]
         for request in decodes:
             self.computed[request] += 1
             self._emit(request)
+        for request in batch.in_vain:
+            self.computed[request] += 1
         for request, tokens in batch.chunks:
             if request not in holding:
                 holding[request] = None
@@ -83,6 +90,7 @@ class Ledger:
     def _emit(self, request: Request) -> None:
         """The step samples a token of `request`."""
         self.generated[request] += 1
+        self._emitted_in[request] = len(self._rows)
         if self.generated[request] < request.target_tokens:
             self._decoding.add(request)
         else:

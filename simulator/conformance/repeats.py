@@ -33,7 +33,7 @@ class Repeats:
         self._waiting = [request for request in view.waiting if request not in admitted]
         self._until = batch.holds
         self._running = (len(view.running) + len(admitted), view.decoding + completed)
-        return Batch(batch.chunks, batch.decodes, batch.preempted, batch.undone, batch.rejected)
+        return Batch(batch.chunks, batch.decodes, batch.preempted, batch.undone, batch.rejected, in_vain=batch.in_vain)
 
     def _still_holds(self, view: View) -> bool:
         if self._until == Batch.ONCE or not view.decoding or view.free_blocks <= view.decode_blocks:
@@ -46,4 +46,4 @@ class Repeats:
 def _all_decodes(batch: Batch | None) -> bool:
     if batch is None or batch.decodes is not None:
         return False
-    return not (batch.chunks or batch.preempted or batch.rejected)
+    return not (batch.chunks or batch.preempted or batch.rejected or batch.in_vain)

@@ -46,7 +46,9 @@ class Watched:
             tokens.update((request.index, count) for request, count in batch.chunks)
             self.steps.append(tokens)
             self.victims.append([request.index for request in batch.preempted])
-            return Batch(batch.chunks, batch.decodes, batch.preempted, batch.undone, batch.rejected)
+            return Batch(
+                batch.chunks, batch.decodes, batch.preempted, batch.undone, batch.rejected, in_vain=batch.in_vain
+            )
         return batch
 
 

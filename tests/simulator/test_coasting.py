@@ -43,7 +43,7 @@ class Counted:
         batch = self.policy.plan(view)
         if batch is None or not self.asked:
             return batch
-        return Batch(batch.chunks, batch.decodes, batch.preempted, batch.undone, batch.rejected)
+        return Batch(batch.chunks, batch.decodes, batch.preempted, batch.undone, batch.rejected, in_vain=batch.in_vain)
 
 
 def run(policy: Any, *requests: tuple[int, int, int], costs: StepCosts = COSTS, num_blocks: int = 1000) -> LoggedRun:
