@@ -38,14 +38,14 @@ class CoastingScheduler(Scheduler):
                 return
             if finishing and batch.holds == Batch.UNTIL_FINISH:
                 return
-            told = self._tell(self.iterations - depth)
+            self._tell(self.iterations - depth)
             if finishing and finishing[0][0] + depth == self.iterations:
                 self._finish(finishing.popleft()[1])
             began = clock = decodes.clock
             # Until the next who finish complete, steps differ in nothing but time.
             stop = clock + finishing[0][0] + depth - self.iterations if finishing else FOREVER
-            if told:
-                stop = clock + 1
+            if self._untold:  # the planner has to be told of one under way before the step after next
+                stop = min(stop, clock + 1)
             count, free_blocks, end_ns = decodes.count, view.free_blocks, ends_ns[-1]
             context = decodes.birth_sum + count * clock
             longest = decodes.longest() - clock

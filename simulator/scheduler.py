@@ -6,6 +6,7 @@ the order in which they were scheduled. Ordinary steps touch the prefill chunks 
 never each running decode.
 """
 
+from collections import deque
 from collections.abc import Sequence
 
 from simulator.batch_checks import check_parts, refuse_chunk
@@ -60,8 +61,8 @@ class Scheduler(Residents):
         self._log_stretch = self.log.stretches.frombytes
         self._log_emission = self.log.emissions.frombytes
         self._batch: Batch | None = None
-        self._planned, self._untold = -1, 0
-        """The last iteration that was planned, and the first whose outputs the planner has not been told of."""
+        self._untold: deque[int] = deque()
+        """Iterations that were planned, and of whose outputs the planner is to be told."""
         self.under_way = 0
         """Steps scheduled and not complete, all of them the last in the log."""
         self._finishing = self.view.finishing
@@ -84,8 +85,10 @@ class Scheduler(Residents):
     def _book(self, batch: Batch, now_ns: int) -> int:
         """Carry out a batch. Flat, because it runs millions of times."""
         view, decodes = self.view, self.decodes
-        self._planned = iteration = self.iterations
+        iteration = self.iterations
         self.iterations = iteration + 1
+        if self._completed is not None:
+            self._untold.append(iteration)
         self.under_way += 1
         chosen = batch.decodes
         irregular = chosen or batch.preempted or batch.rejected or batch.in_vain or self._memory is not None
@@ -159,15 +162,13 @@ class Scheduler(Residents):
         self._finish(finishing)
         return finishing
 
-    def _tell(self, iteration: int) -> bool:
-        """Let the planner know, once, that the outputs of a step that it planned are there; whether it was told."""
-        if self._completed is None or not self._untold <= iteration <= self._planned:
-            return False
-        self._untold = iteration + 1
-        self._completed(iteration)
+    def _tell(self, iteration: int) -> None:
+        """Let the planner know, once, that the outputs of a step that it planned are there."""
+        if self._completed is None or not self._untold or self._untold[0] != iteration:
+            return
+        self._completed(self._untold.popleft())
         if self._memory is not None:
             self.view.free_blocks = self._memory.free_blocks
-        return True
 
     def idled(self, time_ns: int, *, held_up: bool) -> None:
         """No step was under way for so long, with somebody to serve or without."""
