@@ -51,11 +51,18 @@ class Prefills:
         return OTHER if self.input_left <= 0 or chunk_spent else GO
 
     def go_on(self, request: Request) -> None:
-        """The next chunk of the prompt in progress, without a test; a whole one even when no memory is left for it."""
+        """The next chunk of the prompt in progress, without a test; a whole one even when none should be left for it.
+
+        Where SGLang would run out of memory and die (decodes that ride along took what the rest was counted on), or
+        has more decodes than a chunk has tokens, it is as much as there is, or nothing.
+        """
         assert self.chunk_left is not None
         rest = request.known - request.computed
         fitting = min(self.chunk_left, int(self.total_left))
-        self._take(request, rest, fitting if fitting > 0 else self.chunk_left)
+        room = self._loop.available(self._view) + -request.computed % self._page
+        most = min(fitting if fitting > 0 else self.chunk_left, room)
+        if most > 0:
+            self._take(request, rest, most)
 
     def add(self, request: Request) -> int:
         """Try a waiting request; whether another may follow. Refused if `chunks` is as it was.

@@ -146,6 +146,8 @@ class SglangLoop(Remembering):
         prefills = Prefills(self, view)
         if self.chunked is not None:
             prefills.go_on(self.chunked)
+            if not prefills.chunks:
+                return None
         if prefills.state != OTHER:
             self._admit(prefills, places)
         return prefills
@@ -244,7 +246,7 @@ class SglangLoop(Remembering):
         self._lower_ratio(1)
         if in_vain:
             return Batch(in_vain=in_vain)
-        if self.waiting and not self.full:
+        if self.chunked is not None or (self.waiting and not self.full):
             return DECODES_ONLY
         return DECODES_UNTIL_FINISH if self.waiting or self._unforeseen else DECODES_UNTIL_ARRIVAL
 
@@ -253,16 +255,18 @@ class SglangLoop(Remembering):
         needed = self._needed(view, in_vain)
         order = sorted(self.running, key=lambda request: (-self.generated(request, view), request.prompt_tokens))
         victims: list[Request] = []
-        while len(order) > 1 and (not victims or not self._fits(needed, view)):
+        least = self.chunked is None  # else the last one too: it gives way to a prompt in progress
+        while len(order) > least and (not victims or not self._fits(needed, view)):
             victim = order.pop()
             victims.append(victim)
             self._let_go(victim, len(order), view)
             needed -= view.blocks_for(victim, 1)
+        self.running, self.full = dict.fromkeys(order), False
+        self.waiting |= dict.fromkeys(victims)
+        if not order:
+            return Batch((), (), victims)
         generated = sum(self.generated(request, view) for request in order)
         declared = sum(self.limits[request] for request in order)
         self.ratio = min(1.0, (generated + RETRACT_DECODE_STEPS * len(order)) / (declared + 1))
-        self.running = dict.fromkeys(order)
-        self.waiting |= dict.fromkeys(victims)
-        self.full = False
         self._clock += any(request.state == DECODING for request in order)
         return Batch((), None, victims, in_vain=[request for request in in_vain if request in self.running])
