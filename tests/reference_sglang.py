@@ -38,6 +38,8 @@ class Launched:
 
     end: int
     sampling: list[Job]
+    prompts: dict[Job, int] = field(default_factory=dict)
+    """Entries that those have whose prompts it completes."""
 
 
 class SglangReference:
@@ -117,6 +119,7 @@ class SglangReference:
             if job.out >= max(1, min(job.output, job.limit)):
                 job.status = "finished"
                 self.here.remove(job)
+            self.keep(job, launched)
 
     # Scheduling
 
@@ -149,13 +152,14 @@ class SglangReference:
         if min(self.slots - len(self.R), self.slots - len(self.here)) <= 0 and self.C is None:
             self.full = True
             return []
+        self.sort()
         m = len(self.R) if self.mixed else 0
         self.rin = self.most_tokens - m
         self.rch = self.chunk - m if self.chunk > 0 else None
         self.tot: float = 0
         for job in self.R:
             self.tot += min(job.limit - job.out, 4096) * self.weight(job)
-        self.tot, self.cur, self.avail = m + self.tot, m, self.free()
+        self.tot, self.cur = m + self.tot, m
         self.simulated: list[list[float]] | None = None
         batch: list[tuple[Job, int]] = []
         self.cut: Job | None = None
@@ -174,13 +178,13 @@ class SglangReference:
 
     def admit(self, batch: list[tuple[Job, int]]) -> None:
         with_chunk = self.C is not None
-        for job in self.W:
+        for job in list(self.W):
             if len(batch) >= min(self.slots - len(self.R), self.slots - len(self.here) + with_chunk):
                 self.full = True
                 self.reached["no slot"] += 1
             if self.full:
                 return
-            verdict = self.test_a(batch, job) if job.ignores_eos else self.test_b(batch, job)
+            verdict = self.test(batch, job)
             if verdict == NO_TOKEN:
                 self.full = bool(batch or self.R)
                 self.reached["no token"] += 1
@@ -220,7 +224,7 @@ class SglangReference:
         return self.state()
 
     def test_b(self, batch: list[tuple[Job, int]], job: Job) -> str:
-        rest = job.prompt + job.out
+        rest = job.rest
         if not rest + min(max(job.limit - job.out, 0), 4096) + self.page < self.avail - self.tot:
             return NO_TOKEN
         if self.rch is None and batch and self.ceil(rest) >= self.rin:
@@ -228,7 +232,7 @@ class SglangReference:
             return OTHER
         n = rest
         if self.rch is not None and self.ceil(rest) > self.rch:
-            n = self.rch // self.page * self.page
+            n = (job.kv + self.rch) // self.page * self.page - job.kv
             if n <= 0 or self.cut is not None:
                 self.reached["no whole page or a second cut"] += 1
                 return OTHER
@@ -258,6 +262,7 @@ class SglangReference:
         return OTHER if self.rin <= 0 or (self.rch is not None and self.rch <= 0) else GO
 
     def extend(self, batch: list[tuple[Job, int]]) -> Launched:
+        self.take(batch)
         self.C, spans, sampling = self.cut, [], []
         for job, n in batch:
             if job in self.W:
@@ -271,7 +276,8 @@ class SglangReference:
         self.L = [job for job, _ in batch]
         if self.mixed and self.R:
             self.leave_foreseen()
-            if self.page * sum(job.kv % self.page == 0 for job in self.R) <= self.free():
+            if self.fits(self.R):
+                self.make_room(self.R)
                 for job in self.R:
                     job.kv += 1
                     spans.append((1, job.kv))
@@ -280,7 +286,9 @@ class SglangReference:
                 self.R = []
             else:
                 self.reached["decodes sit out"] += 1
-        return self.launch(spans, sampling)
+        launched = self.launch(spans, sampling)
+        launched.prompts = {job: job.kv for job, _ in batch if job is not self.C}
+        return launched
 
     def leave_foreseen(self) -> bool:
         """Who will reach the limit with the token under way; whether there are any."""
@@ -295,14 +303,14 @@ class SglangReference:
         left = self.leave_foreseen()
         if not self.R:
             return None
-        need = [job for job in self.R if job.kv % self.page == 0]
-        if self.page * len(need) <= self.free():
+        if self.fits(self.R):
             self.ratio = max(self.ratio - (self.highest - self.lowest) / 600, self.lowest)
         elif left:
             self.reached["waits for those who finish"] += 1
             return None
         else:
             self.retract()
+        self.make_room(self.R)
         for job in self.R:
             job.kv += 1
             if self.sampling(job) and job.out + 1 >= max(1, min(job.output, job.limit)):
@@ -313,7 +321,7 @@ class SglangReference:
         order = sorted(self.R, key=lambda job: (-job.out, job.prompt))
         first = True
         while len(order) > (self.C is None):
-            if not first and self.page * sum(job.kv % self.page == 0 for job in order) <= self.free():
+            if not first and self.fits(order):
                 break
             job, first = order.pop(), False
             self.reached["retracts"] += 1
@@ -321,6 +329,7 @@ class SglangReference:
                 assert self.flight is not None
                 self.flight.sampling.remove(job)
                 self.reached["drops a token"] += 1
+            self.let_go(job, len(order))
             job.kv, job.retracted = 0, job.retracted + 1
             self.here.remove(job)
             if self.alone(job):
@@ -346,3 +355,26 @@ class SglangReference:
 
     def free(self) -> int:
         return self.pages * self.page - sum(self.ceil(job.kv) for job in self.here)
+
+    @property
+    def avail(self) -> int:
+        return self.free()
+
+    def fits(self, jobs: list[Job]) -> bool:
+        """Whether a token of each of `jobs` has room."""
+        return self.page * sum(job.kv % self.page == 0 for job in jobs) <= self.free()
+
+    # What a cache does besides, see tests/reference_sglang_radix.py
+
+    def sort(self) -> None: ...
+
+    def test(self, batch: list[tuple[Job, int]], job: Job) -> str:
+        return self.test_a(batch, job) if job.ignores_eos else self.test_b(batch, job)
+
+    def take(self, batch: list[tuple[Job, int]]) -> None: ...
+
+    def make_room(self, jobs: list[Job]) -> None: ...
+
+    def let_go(self, job: Job, survivors: int) -> None: ...
+
+    def keep(self, job: Job, launched: Launched) -> None: ...

@@ -1,46 +1,80 @@
-"""SGLang's radix cache against the slow engine, over random workloads with prompts that begin alike."""
+"""SGLang's radix cache equals the slow one, in both loops, over random runs with prompts that begin alike."""
 
 from collections import Counter
-from dataclasses import asdict
+from contextlib import suppress
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
 from policies._sglang_radix import RadixLoop
 from policies.sglang import Sglang
+from simulator.core import Request
+from simulator.costs import LinearCosts
+from simulator.engine import simulate
 from simulator.metrics.tokens import token_times_ns
 from simulator.radix import Node
-from simulator.runlog import ITERATION_COLUMNS, STATUS_NAMES
+from simulator.runlog import STATUS_NAMES
 from simulator.scheduler import Scheduler
-from tests.reference import Job
-from tests.reference_sglang_radix import SglangRadixReference
-from tests.workloads import COSTS, EVEN_COSTS, Case, answer, conversations, pools, run_fast, workloads
+from simulator.step_times import GpuTimes
+from tests.policies.test_sglang_against_reference import EXAMPLES, PRICES, Complete, Workload, workloads
+from tests.reference_sglang import Job
+from tests.reference_sglang_radix import RadixJob, SglangRadixReference
+from tests.workloads import answer, conversations
+
+Run = tuple[Workload, list[str]]
+"""With what the requests' tokens say."""
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> Case:
-    """Pools from starved to ample, chunks that cut prompts or not, and outputs that others know or not."""
-    page = draw(st.sampled_from([1, 1, 4, 16]))
-    workload = draw(workloads())
-    texts = draw(conversations(workload))
-    workload = [(at, len(text), out, urgency) for text, (at, _, out, urgency) in zip(texts, workload, strict=True)]
+def runs(draw: st.DrawFn) -> Run:
+    """As without the cache, but the prompts are made of a few pieces; outputs can be found or not."""
+    rows, options, pages, page = draw(workloads())
+    texts = draw(conversations([(at, prompt, output, 0) for at, prompt, output, *_ in rows]))
+    rows = [(at, len(text), *others) for text, (at, _, *others) in zip(texts, rows, strict=True)]
     if draw(st.booleans()):
-        texts = [text + answer(index, workload[index][2]) for index, text in enumerate(texts)]
-    chunks = draw(st.sampled_from([-1, 1, 2, 4, 100]))
-    options = {
-        "chunked_prefill_size": chunks * 16 if chunks > 0 else chunks,
-        "max_prefill_tokens": draw(st.sampled_from([16, 64, 1000])),
-        "max_running_requests": draw(st.sampled_from([1, 2, 4, 14, 14])),
-        "schedule_policy": draw(st.sampled_from(["fcfs", "lpm", "lpm"])),
-        "schedule_conservativeness": draw(st.sampled_from([0.01, 0.1, 0.1, 1.0])),
-        "enable_mixed_chunk": page == 1 and draw(st.booleans()),
-        "ignore_eos": draw(st.sampled_from([False, False, True])),
-        "disable_overlap_schedule": True,
-        "page_size": page,
-    }
-    blocks = draw(pools([prompt + output for _, prompt, output, _ in workload], page, False)) + 4
-    return Case("sglang", options, workload, page, blocks, texts, draw(st.sampled_from([COSTS, EVEN_COSTS])))
+        texts = [text + answer(index, row[2]) for index, (text, row) in enumerate(zip(texts, rows, strict=True))]
+    options |= {"schedule_policy": draw(st.sampled_from(["fcfs", "lpm", "lpm"]))}
+    most = max(-(-(prompt + declared) // page) for _, prompt, _, declared, _ in rows)
+    return (rows, options, max(pages, most + 2), page), texts
+
+
+def slow(run: Run) -> tuple[SglangRadixReference, dict[str, Any], bool]:
+    (rows, options, pages, page), texts = run
+    jobs: list[Job] = [
+        RadixJob(index, *row, text=text) for index, (row, text) in enumerate(zip(rows, texts, strict=True))
+    ]
+    reference = SglangRadixReference(jobs, options, pages, page, PRICES)
+    ended = reference.run(20000)
+    fates = [(job.times, job.status, job.retracted, job.cached) for job in jobs if isinstance(job, RadixJob)]
+    return reference, {"fates": fates, "tree": reference.pool.tree.by_age(), "free": reference.pool.free}, ended
+
+
+def fast(run: Run) -> dict[str, Any]:
+    (rows, options, pages, page), texts = run
+    requests = []
+    for index, ((arrival, prompt, output, declared, ignores), text) in enumerate(zip(rows, texts, strict=True)):
+        requests.append(Request(index, arrival, prompt, output))
+        requests[-1].max_tokens, requests[-1].ignore_eos = declared, ignores
+        requests[-1].keys = [text[:end] for end in range(page, len(text) + 1, page)]
+    step, token, context = PRICES
+    costs = LinearCosts(fixed_ns=step, per_token_ns=token, per_context_token_ns=context)
+    loops: list[RadixLoop] = []
+
+    def watch(scheduler: Scheduler) -> None:
+        assert isinstance(scheduler.planner, RadixLoop)
+        loops[:] = [scheduler.planner]
+
+    policy = Sglang(**options, page_size=page)
+    clock = GpuTimes(costs)
+    log = simulate(iter(requests), policy, clock, block_size=page, num_blocks=pages, prefixes=True, on_step=watch)
+    names = ("request", "status", "preemptions", "cached")
+    columns = (log.requests[name].tolist() for name in names)
+    fates = {index: (STATUS_NAMES[status], *counts) for index, status, *counts in zip(*columns, strict=True)}
+    times = token_times_ns(log, len(rows))
+    tree = by_age(loops[0].cache.tree.root, page) if loops else []
+    free = loops[0].cache.free * page if loops else pages * page
+    return {"fates": [(each, *fates[index]) for index, each in enumerate(times)], "tree": tree, "free": free}
 
 
 def by_age(root: Node, page: int) -> list[tuple[int, int, int]]:
@@ -53,40 +87,41 @@ def by_age(root: Node, page: int) -> list[tuple[int, int, int]]:
     return [(node.start * page, node.end * page, node.locks) for node in nodes]
 
 
-def fast(case: Case) -> dict[str, Any]:
-    pictures: list[object] = []
-
-    def watch(scheduler: Scheduler) -> None:
-        assert isinstance(scheduler.planner, RadixLoop)
-        pictures.append(by_age(scheduler.planner.cache.tree.root, case.block_size))
-
-    log = run_fast(case, watch, Sglang(**case.options))
-    names = ("request", "status", "preemptions", "cached")
-    rows = sorted(zip(*(log.requests[name].tolist() for name in names), strict=True))
-    return {
-        "times": token_times_ns(log, len(case.workload)),
-        "requests": [(STATUS_NAMES[status], *counts) for _, status, *counts in rows],
-        "steps": list(zip(*(log.iterations[name].tolist() for name in ITERATION_COLUMNS), strict=True)),
-        "last picture": pictures[-1:],
-    }
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(runs())
+def test_equals_the_reference(run: Run) -> None:
+    """The time of every token, retractions, what was found cached, and in the end the tree with the age of its runs."""
+    _, outcome, ended = slow(run)
+    assume(ended)
+    assert fast(run) == outcome
 
 
-def slow(case: Case) -> tuple[dict[str, Any], Counter[str]]:
-    options = asdict(Sglang(**case.options))
-    engine = SglangRadixReference(options, case.costs.step_ns, case.block_size, case.blocks)
-    jobs = [Job(index, *facts, text) for index, (facts, text) in enumerate(zip(case.workload, case.texts, strict=True))]
-    engine.run(jobs)
-    outcome = {
-        "times": [job.times for job in jobs],
-        "requests": [(job.status, job.preemptions, job.cached) for job in jobs],
-        "steps": engine.steps,
-        "last picture": engine.pictures[-1:],
-    }
-    return outcome, engine.reached
+CORNERS = {
+    "hit",
+    "hit beyond the prompt",
+    "hit when retracted before",
+    "evicts for prompts",
+    "overtakes",
+    "waits for one like it",
+    "retracts",
+    "drops a token",
+    "decodes in vain",
+    "entered with a token in vain",
+    "no token",
+}
 
 
-@given(cases())
-@settings(max_examples=300)
-def test_every_step_is_the_slow_engines(case: Case) -> None:
-    """Times of all tokens, every column of every step, what was found cached, and the tree in the end."""
-    assert fast(case) == slow(case)[0]
+def test_random_runs_reach_every_corner() -> None:
+    """Each thing that the cache does happens in some of them."""
+    reached: Counter[str] = Counter()
+
+    @settings(max_examples=2000, deadline=None, database=None, derandomize=True, phases=[Phase.generate])
+    @given(runs())
+    def visit(run: Run) -> None:
+        reached.update(slow(run)[0].reached)
+        if (+reached).keys() >= CORNERS:
+            raise Complete
+
+    with suppress(Complete):
+        visit()
+    assert CORNERS - (+reached).keys() == set()
