@@ -56,17 +56,17 @@ class SglangLoop(Remembering):
         self._launched: Container[Request] = ()
         """Who was in the step that is under way."""
         self._unforeseen = 0
-        """Requests here that end by a token, before their limit."""
+        """Requests here whose last token is known a step late: they end before their limit (overlap)."""
 
     def arrived(self, request: Request) -> None:
         """At the end of the queue."""
         self.limits[request] = limit = self.options.output_limit(request, self._view)
-        self._unforeseen += request.target_tokens < limit
+        self._unforeseen += self._surprises(request, limit)
         self.waiting[request] = None
 
     def ended(self, request: Request) -> None:
         """Out of whatever batch it is in, which makes room."""
-        self._unforeseen -= request.target_tokens < self.limits.pop(request, 0)
+        self._unforeseen -= self._surprises(request, self.limits.pop(request, 0))
         self.waiting.pop(request, None)
         for batch in (self.running, self.last):
             if request in batch:
@@ -74,6 +74,9 @@ class SglangLoop(Remembering):
                 self.full = False
         if request is self.chunked:
             self.chunked = None
+
+    def _surprises(self, request: Request, limit: int) -> bool:
+        return request.target_tokens < limit and not self.options.disable_overlap_schedule
 
     def available(self, view: View) -> int:
         """Tokens that can be taken."""

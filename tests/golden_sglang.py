@@ -113,11 +113,19 @@ class SglangReplay:
 
     def loses_a_prompt(self, recorded: Record) -> bool:
         """Whether two prompts are cut in this recorded step: SGLang then computes the rest of the second only."""
-        chunks = recorded["s"][: recorded.get("npf")] if recorded["k"] in ("extend", "mixed") else []
-        counts = [entry if isinstance(entry, list) else [entry, 1] for entry in chunks]
-        requests, found = self.requests, dict(recorded.get("hit", []))
-        cut = [r for r, tokens in counts if tokens < requests[r].known - requests[r].computed - found.get(r, 0)]
+        if recorded["k"] not in ("extend", "mixed"):
+            return False
+        chunks = recorded["s"][: recorded["npf"]] if recorded["k"] == "mixed" else recorded["s"]
+        tokens = dict(entry if isinstance(entry, list) else [entry, 1] for entry in chunks)
+        found = dict(recorded.get("hit", []))
+        cut = [
+            index for index, count in tokens.items() if count < self._rest(self.requests[index]) - found.get(index, 0)
+        ]
         return len(cut) > 1
+
+    @staticmethod
+    def _rest(request: Request) -> int:
+        return request.known - request.computed
 
     def _schedule(self) -> int | None:
         self.planned = None

@@ -6,7 +6,7 @@ import pytest
 
 from policies._sglang_loop import SglangLoop
 from policies.sglang import Sglang
-from simulator.core import Request, View
+from simulator.core import Batch, Request, View
 from simulator.errors import InputError
 from simulator.plugins import make_policy
 from simulator.runlog import REJECTED
@@ -14,6 +14,7 @@ from simulator.scheduler import Scheduler
 from simulator.step_times import GpuTimes
 from tests.policies.test_names import A6000, H200
 from tests.simulator.runs import ONE_SECOND_A_STEP, SECOND, Outcome, replay
+from tests.simulator.test_coasting import run
 
 Requests = tuple[float, int, int]
 
@@ -166,6 +167,36 @@ class TestOverlap:
         """The plan made while the last token is under way still counts its request."""
         outcome = serve((0, 5, 2), (0, 3, 1), max_running_requests=1, disable_overlap_schedule=False)
         assert outcome.tokens == [[1, 2], [3]]
+
+
+class TestCoasting:
+    @pytest.fixture
+    def ratios(self, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+        """The ratio after each plan of a loop."""
+        found: list[float] = []
+        plan = SglangLoop.plan
+
+        def noting(loop: SglangLoop, view: View) -> Batch | None:
+            batch = plan(loop, view)
+            found.append(loop.ratio)
+            return batch
+
+        monkeypatch.setattr(SglangLoop, "plan", noting)
+        return found
+
+    @pytest.mark.parametrize("overlap", [False, True])
+    def test_decodes_are_not_planned_one_by_one(self, overlap: bool, ratios: list[float]) -> None:
+        """Neither while nobody waits nor while those who wait are kept out."""
+        policy = Sglang(disable_overlap_schedule=not overlap, max_running_requests=2, page_size=16)
+        run(policy, (0, 5, 900), (0, 5, 500), (1, 5, 400))
+        assert len(ratios) < 20
+
+    def test_ratio_of_steps_that_were_not_planned(self, ratios: list[float]) -> None:
+        """A prompt that comes after a hundred decodes meets the ratio of a hundred."""
+        log = run(Sglang(disable_overlap_schedule=True, page_size=16), (0, 5, 900), (100_000, 5, 1))
+        decodes = log.iterations["num_prefills"].tolist().index(1, 1) - 1
+        assert decodes > 50
+        assert ratios[1] == pytest.approx(0.7 - decodes * (0.7 - 0.14 * 0.7) / 600)
 
 
 class TestOptions:
