@@ -26,6 +26,11 @@ def check_parts(name: str, batch: Batch) -> None:
             raise PolicyError(f"{name} decodes {request!r}, which is not decoding")
         if request in preempted:
             raise PolicyError(f"{name} preempts and decodes {request!r} in one step")
+    for request in batch.in_vain:
+        if request.state != Request.FINISHING or request in preempted:
+            raise PolicyError(f"{name} decodes {request!r} in vain, which does not have its last token under way")
+    if len(set(batch.in_vain)) < len(batch.in_vain):
+        raise PolicyError(f"{name} decodes a request in vain twice in one step")
 
 
 def check_padding(name: str, batch: Batch, tokens: int) -> None:

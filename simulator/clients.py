@@ -2,7 +2,7 @@
 
 from collections.abc import Generator, Hashable, Iterator, Sequence
 from math import inf
-from typing import Protocol
+from typing import Protocol, overload
 
 import simpy
 from simpy.events import URGENT
@@ -50,7 +50,32 @@ def block_keys(ids: Sequence[int], prompt_tokens: int, block_size: int, prefix_b
         every = block_size // prefix_block_size
         return ids[every - 1 : full * every : every]
     parts = prefix_block_size // block_size
-    return [(ids[place // parts], place % parts) for place in range(min(full, len(ids) * parts))]
+    return PartKeys(ids, parts, min(full, len(ids) * parts))
+
+
+class PartKeys(Sequence[Hashable]):
+    """Keys of `length` blocks, `parts` of them to each id. Made when asked for: they are as many as tokens at worst."""
+
+    __slots__ = ("_ids", "_length", "_parts")
+
+    def __init__(self, ids: Sequence[int], parts: int, length: int) -> None:
+        self._ids, self._parts, self._length = ids, parts, length
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, place: int) -> Hashable: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Hashable]: ...
+
+    def __getitem__(self, place: int | slice) -> Hashable | Sequence[Hashable]:
+        if isinstance(place, slice):
+            return [self[index] for index in range(*place.indices(self._length))]
+        if not 0 <= place < self._length:
+            raise IndexError(place)
+        return self._ids[place // self._parts], place % self._parts
 
 
 def _bare_requests(trace: Trace) -> Iterator[Request]:

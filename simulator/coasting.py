@@ -24,7 +24,8 @@ class CoastingScheduler(Scheduler):
         so they do the least; flat, to look nothing up twice.
         """
         batch, decodes, view, depth = self._batch, self.decodes, self.view, self.under_way
-        if batch is None or batch.holds == Batch.ONCE or self._memory is not None or decodes.late:
+        memory = self._memory
+        if batch is None or batch.holds == Batch.ONCE or decodes.late or (memory is not None and not memory.coasts):
             return
         ends_ns, log_free, block_size, times = self.log.end_ns, self._log_free, self._block_size, self._pieces
         hosted = self.hosted
@@ -37,11 +38,14 @@ class CoastingScheduler(Scheduler):
                 return
             if finishing and batch.holds == Batch.UNTIL_FINISH:
                 return
+            self._tell(self.iterations - depth)
             if finishing and finishing[0][0] + depth == self.iterations:
                 self._finish(finishing.popleft()[1])
             began = clock = decodes.clock
             # Until the next who finish complete, steps differ in nothing but time.
             stop = clock + finishing[0][0] + depth - self.iterations if finishing else FOREVER
+            if self._untold:  # the planner has to be told of one under way before the step after next
+                stop = min(stop, clock + 1)
             count, free_blocks, end_ns = decodes.count, view.free_blocks, ends_ns[-1]
             context = decodes.birth_sum + count * clock
             longest = decodes.longest() - clock
@@ -74,6 +78,8 @@ class CoastingScheduler(Scheduler):
             if context > count * self._measured_context:
                 self._count_beyond(count, context, clock - began)
             decodes.clock, view.free_blocks, view.last_prefills = clock, free_blocks, 0
+            if memory is not None:
+                memory.coasted(clock - began)
             self._log_coasted(clock - began)
             if clock in finish_at:
                 finishing.append((self.iterations - 1, self._settle()))

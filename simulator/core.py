@@ -9,6 +9,7 @@ several steps in flight *finishing* while its last token is still under way.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
@@ -119,12 +120,14 @@ class Batch:
     `chunks`: `(request, tokens)` for prefilling requests, and for waiting ones, which are thereby admitted, in this
     order. `preempted`: running requests that lose their KV cache and wait again, in order of preemption. `undone`:
     `(request, tokens)` that such a request had been given in this very step; only prefix caches remember it.
-    `rejected`: `(request, reason)` for waiting requests that are dropped now. `holds` says until when the policy would
-    then plan every decode and nothing else, see `DECODES_UNTIL_ARRIVAL`. `padding`: what the step costs, where that is
-    not what its tokens cost; it does not go with a promise of `holds`, as later steps would not be padded.
+    `rejected`: `(request, reason)` for waiting requests that are dropped now. `in_vain`: finishing requests that decode
+    once more, since the engine does not know yet that they have their last token: time and memory for nothing. `holds`
+    says until when the policy would then plan every decode and nothing else, see `DECODES_UNTIL_ARRIVAL`. `padding`:
+    what the step costs, where that is not what its tokens cost; without a promise of `holds`, as later steps would not
+    be padded.
     """
 
-    __slots__ = ("chunks", "decodes", "holds", "padding", "preempted", "rejected", "undone")
+    __slots__ = ("chunks", "decodes", "holds", "in_vain", "padding", "preempted", "rejected", "undone")
 
     ONCE, UNTIL_FINISH, UNTIL_ARRIVAL = range(3)
 
@@ -136,6 +139,7 @@ class Batch:
         undone: Sequence[tuple[Request, int]] = (),
         rejected: Sequence[tuple[Request, str]] = (),
         *,
+        in_vain: Sequence[Request] = (),
         holds: int = ONCE,
         padding: Padding | None = None,
     ) -> None:
@@ -144,13 +148,14 @@ class Batch:
         self.preempted = preempted
         self.undone = undone
         self.rejected = rejected
+        self.in_vain = in_vain
         self.holds = holds
         self.padding = padding
 
     def unpromised(self) -> Batch:
         """The same without a promise of what follows."""
         parts = self.chunks, self.decodes, self.preempted, self.undone, self.rejected
-        return Batch(*parts, padding=self.padding)
+        return Batch(*parts, in_vain=self.in_vain, padding=self.padding)
 
 
 DECODES_ONLY = Batch()
@@ -174,6 +179,7 @@ class View:
         "block_size",
         "decode_blocks",
         "decodes",
+        "finishing",
         "free_blocks",
         "last_prefills",
         "now_ns",
@@ -182,6 +188,7 @@ class View:
         "running",
         "stages",
         "total_blocks",
+        "under_way",
         "waiting",
     )
 
@@ -199,6 +206,10 @@ class View:
         """All running requests in order of admission, a resumed one at the end."""
         self.prefilling: dict[Request, None] = {}
         """Running requests whose prompt is not complete, in order of admission."""
+        self.finishing: deque[tuple[int, list[Request]]] = deque()
+        """Steps under way that sample somebody's last token, by number, and whose: with several steps in flight."""
+        self.under_way = 0
+        """Steps that are scheduled and not complete when this one is planned."""
         self.last_prefills = 0
         """Prefill chunks of the step before this one."""
         self.now_ns = 0
@@ -314,6 +325,7 @@ class Policy(Protocol):
 
     null_blocks: ClassVar[int]
     on_pipelines: ClassVar[bool]
+    preemption_drops_token: ClassVar[bool]
     waiting_order: Callable[[Request], Any] | None
 
     @property
@@ -353,6 +365,9 @@ class PolicyBase:
 
     on_pipelines: ClassVar[bool] = True
     """Whether it can plan the micro-batches of a pipeline."""
+
+    preemption_drops_token: ClassVar[bool] = False
+    """Whether a preempted request loses the token of a step that is under way, and samples it again; one stage only."""
 
     completed: Callable[[int], None] | None = None
     """Only a planner has to know; see `Remembering`."""

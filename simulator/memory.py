@@ -1,6 +1,6 @@
 """KV memory whose blocks have contents: what the scheduler asks of a prefix cache, of whatever engine."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Protocol
 
 from simulator.core import Batch, Request
@@ -10,10 +10,12 @@ class ContentMemory(Protocol):
     """Blocks of one engine that can be found again by what they hold.
 
     `free_blocks` may count cached blocks that nobody holds. `by_residue`: whether the cohorts of decodes have to say
-    which members open a block in a step (`Decodes.groups`).
+    which members open a block in a step (`Decodes.groups`). `coasts`: whether it can catch up with steps of decodes
+    that passed without `serve`.
     """
 
     by_residue: bool
+    coasts: bool
 
     @property
     def free_blocks(self) -> int: ...
@@ -27,6 +29,18 @@ class ContentMemory(Protocol):
 
     def serve_preempting(self, batch: Batch) -> int:
         """The same for a step that preempts; the victims let go in here."""
+        ...
+
+    def coasted(self, steps: int) -> None:
+        """So many steps of all decodes have passed, the last of which has brought the clock where it is."""
+        ...
+
+    def held_blocks(self, running: Iterable[Request]) -> int:
+        """Blocks that these requests hold, each counted once. O(blocks); for checks."""
+        ...
+
+    def in_order(self, finishing: Sequence[Request]) -> Sequence[Request]:
+        """Those who finish with one step, in the order in which they let go."""
         ...
 
     def release(self, request: Request) -> None:

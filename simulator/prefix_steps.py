@@ -1,6 +1,6 @@
 """Hands out a step's KV blocks where they have identities, in the engine's order, so that the same are reused first."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 from simulator.core import Batch, Request, View
 from simulator.errors import PolicyError
@@ -14,6 +14,7 @@ class PrefixSteps:
     """
 
     by_residue = True
+    coasts = False
 
     def __init__(self, pool: PrefixBlocks, view: View, name: str) -> None:
         self.pool = pool
@@ -61,6 +62,18 @@ class PrefixSteps:
         for request in victims:
             self.pool.release(request)
         return self._admit(batch)
+
+    def coasted(self, steps: int) -> None:
+        """See `ContentMemory`; a block is entered in the step that fills it, so none passes unserved."""
+        raise AssertionError(f"{steps} steps passed unserved")
+
+    def held_blocks(self, running: Iterable[Request]) -> int:
+        """See `ContentMemory`."""
+        return len({block for request in running for block in self.pool.table(request)})
+
+    def in_order(self, finishing: Sequence[Request]) -> Sequence[Request]:
+        """Who comes first in vLLM's running list has its blocks reused first."""
+        return sorted(finishing, key=lambda request: request.admission)
 
     def release(self, request: Request) -> None:
         """See `ContentMemory`."""

@@ -5,7 +5,7 @@ trie when the allocation is released, so running requests do not share blocks of
 answers are never cached. Whatever is released enters, computed or not.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import NamedTuple
 
 from simulator.core import Batch, Request
@@ -24,6 +24,7 @@ class PromptMemory:
     """`blocks` that can be handed out; see `simulator.memory.ContentMemory`. `beyond` more are never used."""
 
     by_residue = False
+    coasts = True
 
     def __init__(self, blocks: int, block_size: int, beyond: int = 0) -> None:
         self._free = blocks
@@ -84,6 +85,17 @@ class PromptMemory:
     def serve_preempting(self, batch: Batch) -> int:
         """The engine never preempts."""
         raise NotImplementedError
+
+    def coasted(self, steps: int) -> None:
+        """Decodes take no blocks: theirs are reserved."""
+
+    def held_blocks(self, running: Iterable[Request]) -> int:
+        """See `ContentMemory`."""
+        return sum(self._allocations[request].own for request in running) + self._trie.held
+
+    def in_order(self, finishing: Sequence[Request]) -> Sequence[Request]:
+        """As they stand in the batch."""
+        return sorted(finishing, key=lambda request: request.admission)
 
     def picture(self, holders: Sequence[Request]) -> Hashable:
         """Asked for only after a preemption."""

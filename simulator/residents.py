@@ -48,11 +48,10 @@ class Residents:
         order = policy.waiting_order
         self.waiting = FcfsQueue() if order is None else SortedQueue(order)
         self.view = View(block_size, num_blocks - policy.null_blocks, self.decodes, self.waiting)
-        if prefixes and policy.caches_prefixes:
-            self.view.prefixes = PrefixBlocks(self.view.total_blocks, block_size)
         self.planner = policy.start(self.view, contents=prefixes)
         self._memory: ContentMemory | None = self.planner.memory
-        if self.view.prefixes is not None:
+        if self._memory is None and prefixes and policy.caches_prefixes:
+            self.view.prefixes = PrefixBlocks(self.view.total_blocks, block_size)
             self._memory = PrefixSteps(self.view.prefixes, self.view, self._name)
         if self._memory is not None and self._memory.by_residue:
             self.decodes.groups = [{} for _ in range(block_size)]
@@ -131,6 +130,7 @@ class Residents:
         """Recompute: the KV cache goes, generated tokens stay and are prefilled again with the prompt."""
         if request.state == DECODING:
             self._leave_cohort(request)
+        self._recall(request)
         finishing = request.state == FINISHING
         self._release(request)
         self.preemptions += 1
@@ -145,6 +145,9 @@ class Residents:
             self._end(request, STALLED, f"grew to {request.known} tokens, more than can be admitted again")
         else:
             self.waiting.put_back(request)
+
+    def _recall(self, request: Request) -> None:
+        """Take back what is under way of `request`; only a scheduler has anything under way."""
 
     def _break_livelock(self, preempted: Request) -> None:
         """Stall `preempted` if requests take memory from each other without end."""
@@ -167,8 +170,8 @@ class Residents:
         return finishing
 
     def _finish(self, finishing: Sequence[Request]) -> None:
-        if self._memory is not None:  # who comes first in the running list has its blocks reused first
-            finishing = sorted(finishing, key=lambda request: request.admission)
+        if self._memory is not None:
+            finishing = self._memory.in_order(finishing)
         for request in finishing:
             if request.state == FINISHING:
                 self._release(request)

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from simulator.batch_checks import check_padding, check_parts, refuse_chunk
-from simulator.core import FINISHING, PREFILLING, WAITING, Batch, Policy, Request
+from simulator.core import DECODING, FINISHING, PREFILLING, WAITING, Batch, Policy, Request
 from simulator.errors import PolicyError
 from simulator.residents import Residents
 from simulator.runlog import (
@@ -24,6 +24,7 @@ from simulator.runlog import (
     as_iterations,
 )
 from simulator.step_times import StepTimes
+from simulator.taking_back import take_back_token
 
 
 class Scheduler(Residents):
@@ -60,22 +61,24 @@ class Scheduler(Residents):
         self._log_stretch = self.log.stretches.frombytes
         self._log_emission = self.log.emissions.frombytes
         self._batch: Batch | None = None
+        self._untold: deque[int] = deque()
+        """Iterations that were planned, and of whose outputs the planner is to be told."""
         self.under_way = 0
         """Steps scheduled and not complete, all of them the last in the log."""
-        self._finishing: deque[tuple[int, list[Request]]] = deque()
-        """Iterations under way that sample somebody's last token, and whose."""
+        self._finishing = self.view.finishing
+        self._drops_token = policy.preemption_drops_token
 
     def schedule(self, now_ns: int) -> int | None:
         """Plan, book and log the next step; returns when it ends, or None if the policy schedules nothing."""
         view, decodes = self.view, self.decodes
-        view.now_ns = now_ns
+        view.now_ns, view.under_way = now_ns, self.under_way
         view.decode_blocks = decodes.blocks_to_open()
         self._batch = batch = self._plan(view)
         if batch is None:
             return None
         if batch.__class__ is not Batch:
             raise PolicyError(f"{self._name}.plan returned {batch!r}; it must be a Batch or None")
-        if batch.preempted or batch.decodes or len(batch.chunks) > 1:
+        if batch.preempted or batch.decodes or batch.in_vain or len(batch.chunks) > 1:
             check_parts(self._name, batch)
         return self._book(batch, now_ns)
 
@@ -84,9 +87,11 @@ class Scheduler(Residents):
         view, decodes = self.view, self.decodes
         iteration = self.iterations
         self.iterations = iteration + 1
+        if self._completed is not None:
+            self._untold.append(iteration)
         self.under_way += 1
         chosen = batch.decodes
-        irregular = chosen or batch.preempted or batch.rejected or self._memory is not None
+        irregular = chosen or batch.preempted or batch.rejected or batch.in_vain or self._memory is not None
         sitting_out = self._prepare(batch) if irregular else ()
         count, context, longest, finishing = decodes.count, 0, 0, None
         if count and (chosen is None or chosen):
@@ -99,6 +104,10 @@ class Scheduler(Residents):
                 finishing = self._settle()
         else:
             count = 0
+        decodes_in_all = count + len(batch.in_vain)
+        for request in batch.in_vain:
+            context += self._decode_in_vain(request)
+            longest = max(longest, request.computed)
         for request in sitting_out:
             self._staying.join(request)
         chunks, prefill_tokens, priced = batch.chunks, 0, []
@@ -108,7 +117,7 @@ class Scheduler(Residents):
                 prefill_tokens += tokens
                 if request.state == FINISHING:
                     finishing = [*(finishing or ()), request]
-        elif not (count or batch.preempted or batch.rejected):
+        elif not (decodes_in_all or batch.preempted or batch.rejected):
             raise PolicyError(f"{self._name} returned an empty batch; return None to schedule nothing")
         if finishing:
             self._finishing.append((iteration, finishing))
@@ -120,10 +129,11 @@ class Scheduler(Residents):
             self._break_livelock(batch.preempted[-1])
         view.last_prefills = len(chunks)
         ends_ns = self.log.end_ns
+        tokens = decodes_in_all + prefill_tokens
         if batch.padding is None:
-            start_ns = self._book_time(ends_ns, now_ns, count + prefill_tokens, count, context, longest, priced)
+            start_ns = self._book_time(ends_ns, now_ns, tokens, decodes_in_all, context, longest, priced)
         else:
-            check_padding(self._name, batch, count + prefill_tokens)
+            check_padding(self._name, batch, tokens)
             start_ns = self._book_time(ends_ns, now_ns, batch.padding.tokens, *batch.padding)
         self._log_free(view.free_blocks)
         running, waiting = len(view.running), len(self.waiting)
@@ -149,13 +159,20 @@ class Scheduler(Residents):
         What they hold is released.
         """
         self.under_way -= 1
-        if self._completed is not None:
-            self._completed(self.iterations - self.under_way - 1)
+        self._tell(self.iterations - self.under_way - 1)
         if not self._finishing or self._finishing[0][0] != self.iterations - self.under_way - 1:
             return ()
         _, finishing = self._finishing.popleft()
         self._finish(finishing)
         return finishing
+
+    def _tell(self, iteration: int) -> None:
+        """Let the planner know, once, that the outputs of a step that it planned are there."""
+        if self._completed is None or not self._untold or self._untold[0] != iteration:
+            return
+        self._completed(self._untold.popleft())
+        if self._memory is not None:
+            self.view.free_blocks = self._memory.free_blocks
 
     def idled(self, time_ns: int, *, held_up: bool) -> None:
         """No step was under way for so long, with somebody to serve or without."""
@@ -208,6 +225,25 @@ class Scheduler(Residents):
         if self._memory is not None and not batch.preempted:
             self.kv_tokens += self._memory.serve(batch)
         return sitting_out
+
+    def _decode_in_vain(self, request: Request) -> int:
+        """Room and time for a token that is thrown away; returns the context with it."""
+        held, computed = self.view.held_blocks(request), request.computed + 1
+        self.view.free_blocks -= max(0, -(-computed // self._block_size) - held)
+        request.computed = computed
+        self.kv_tokens += 1
+        return computed
+
+    def _recall(self, request: Request) -> None:
+        """Take back the token that `request`, out of the cohort, gets from a step under way."""
+        earlier = self.iterations - self.under_way  # this step is booked, and its number in use
+        if not self._drops_token or request.last_token < earlier:
+            return
+        for _, finishing in self._finishing:
+            if request in finishing:
+                finishing.remove(request)
+                request.state = DECODING
+        take_back_token(self.log, request)
 
     def _compute_chunk(self, request: Request, tokens: int, iteration: int) -> int:
         """Book a chunk of a prompt, admitting who waits; returns the context before it."""

@@ -20,7 +20,7 @@ from simulator.metrics.tokens import token_times_ns
 from simulator.runlog import FINISHED, REJECTED
 from simulator.scheduler import Scheduler
 from simulator.step_times import GpuTimes
-from tests import golden_tensorrt_llm, golden_tgi
+from tests import golden_sglang, golden_tensorrt_llm, golden_tgi
 from tests.golden_files import Contents, Record, Scenario, Verdict, policy_of, scenarios
 
 NOT_RECORDED = {"vllm": ("npf", "ign"), "sarathi-serve": ("hit", "res")}
@@ -216,6 +216,7 @@ def replay(scenario: Scenario, policy: Policy) -> Verdict:
 
 
 ENGINES: dict[str, Callable[[Scenario], Verdict]] = {
+    "sglang": golden_sglang.replay,
     "tensorrt_llm": golden_tensorrt_llm.replay,
     "tgi": golden_tgi.replay,
 }

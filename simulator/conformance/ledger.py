@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from simulator.core import Batch, Request, View
 from simulator.errors import PolicyError
+from simulator.memory import ContentMemory
 from simulator.runlog import LoggedRun
 
 COLUMNS = ("num_decodes", "num_prefills", "prefill_tokens", "kv_tokens", "running", "free_blocks")
@@ -12,8 +13,12 @@ COLUMNS = ("num_decodes", "num_prefills", "prefill_tokens", "kv_tokens", "runnin
 class Ledger:
     """What each request was given and holds. Every request is visited in every step: slow and obvious."""
 
-    def __init__(self, requests: Sequence[Request], block_size: int) -> None:
+    def __init__(self, requests: Sequence[Request], block_size: int, *, drops_token: bool = False) -> None:
         self._block_size = block_size
+        self.memory: ContentMemory | None = None
+        """Of a planner that has one of its own."""
+        self._drops_token = drops_token
+        self._emitted_in = dict.fromkeys(requests, -1)
         self.computed = dict.fromkeys(requests, 0)
         self.generated = dict.fromkeys(requests, 0)
         self.reserved = dict.fromkeys(requests, 0)
@@ -21,17 +26,22 @@ class Ledger:
         self._decoding: set[Request] = set()
         self._rows: list[tuple[int, ...]] = []
 
-    def book(self, batch: Batch, running: Sequence[Request], view: View) -> None:
-        """Apply a batch that the scheduler has applied; `running` is who ran when it was planned."""
+    def book(self, batch: Batch, running: Sequence[Request], under_way: int, view: View) -> None:
+        """Apply a batch that the scheduler has applied; `running` is who ran when it was planned, and `under_way` how
+        many steps were."""
         holding = dict.fromkeys(running)
         for request in batch.preempted:
             del holding[request]
             self._decoding.discard(request)
             self.computed[request] = 0
+            if self._drops_token and self._emitted_in[request] >= len(self._rows) - under_way:
+                self.generated[request] -= 1
         decodes = [*self._decoding] if batch.decodes is None else [*batch.decodes]
         for request in decodes:
             self.computed[request] += 1
             self._emit(request)
+        for request in batch.in_vain:
+            self.computed[request] += 1
         for request, tokens in batch.chunks:
             if request not in holding:
                 holding[request] = None
@@ -41,7 +51,8 @@ class Ledger:
                 self._emit(request)
         tokens = sum(tokens for _, tokens in batch.chunks)
         kv_tokens = sum(self.computed[request] for request in holding)
-        free = -1 if view.prefixes is not None else view.total_blocks - sum(map(self._blocks, holding))
+        caches = view.prefixes is not None or self.memory is not None
+        free = -1 if caches else view.total_blocks - sum(map(self._blocks, holding))
         self._rows.append((len(decodes), len(batch.chunks), tokens, kv_tokens, len(holding), free))
 
     def compare(self, view: View) -> None:
@@ -50,7 +61,9 @@ class Ledger:
             context = view.context_tokens(request)
             if context != self.computed[request]:
                 raise PolicyError(f"{request!r} has {context} KV entries; it was given {self.computed[request]} tokens")
-        if view.prefixes is None:
+        if self.memory is not None:
+            held = self.memory.held_blocks(view.running)
+        elif view.prefixes is None:
             held = sum(map(self._blocks, view.running))
         else:
             tables = [view.prefixes.table(request) for request in view.running]
@@ -77,17 +90,22 @@ class Ledger:
     def _emit(self, request: Request) -> None:
         """The step samples a token of `request`."""
         self.generated[request] += 1
+        self._emitted_in[request] = len(self._rows)
         if self.generated[request] < request.target_tokens:
             self._decoding.add(request)
         else:
             self._decoding.discard(request)
 
     def _found_cached(self, request: Request, tokens: int, view: View) -> int:
-        """Tokens that an admission found in the prefix cache: whole blocks of the keys that the request has."""
-        if view.prefixes is None:
+        """Tokens that an admission found in the prefix cache: whole blocks of the keys that the request has.
+
+        A planner's own memory may know what else it computed before it was preempted.
+        """
+        if view.prefixes is None and self.memory is None:
             return 0
         found = request.computed - tokens
-        if found % self._block_size or not 0 <= found <= len(request.keys) * self._block_size:
+        most = request.known - 1 if self.memory is not None else len(request.keys) * self._block_size
+        if found % self._block_size or not 0 <= found <= most:
             raise PolicyError(f"{request!r} began with {found} cached tokens")
         return found
 

@@ -16,6 +16,7 @@ class Repeats:
         self._until = Batch.ONCE
         self._waiting: list[object] = []
         self._running = (0, 0)
+        self._prompts: list[Request] = []
 
     def ordinary(self, batch: Batch | None, view: View) -> Batch | None:
         """`batch` as one that holds for one step. Raises PolicyError if an earlier one promised another."""
@@ -29,10 +30,10 @@ class Repeats:
                 self._until = Batch.ONCE
             return batch
         admitted = {request for request, _ in batch.chunks if request.state == Request.WAITING}
-        completed = sum(tokens == request.known - request.computed for request, tokens in batch.chunks)
+        self._prompts = [request for request, _ in batch.chunks]
         self._waiting = [request for request in view.waiting if request not in admitted]
         self._until = batch.holds
-        self._running = (len(view.running) + len(admitted), view.decoding + completed)
+        self._running = (len(view.running) + len(admitted), view.decoding)
         return batch.unpromised()
 
     def _still_holds(self, view: View) -> bool:
@@ -40,10 +41,13 @@ class Repeats:
             return False
         if list(view.waiting) != self._waiting:
             return False
-        return self._until == Batch.UNTIL_ARRIVAL or (len(view.running), view.decoding) == self._running
+        if self._until == Batch.UNTIL_ARRIVAL:
+            return True
+        completed = sum(request.state != Request.PREFILLING for request in self._prompts)
+        return (len(view.running), view.decoding - completed) == self._running
 
 
 def _all_decodes(batch: Batch | None) -> bool:
     if batch is None or batch.decodes is not None:
         return False
-    return not (batch.chunks or batch.preempted or batch.rejected)
+    return not (batch.chunks or batch.preempted or batch.rejected or batch.in_vain)

@@ -34,13 +34,13 @@ class Watch(AtDepth):
         self, policy: PolicyBase, steps_in_flight: int, requests: Sequence[Request], block_size: int, promises: Promises
     ) -> None:
         super().__init__(policy, steps_in_flight)
-        self.ledger = Ledger(requests, block_size)
+        self.ledger = Ledger(requests, block_size, drops_token=policy.preemption_drops_token)
         self.reached = Reached()
         self.view: View | None = None
         self._repeats = Repeats()
         self._requests = requests
         self._promises = promises
-        self._planned: tuple[Batch, list[Request]] | None = None
+        self._planned: tuple[Batch, list[Request], int] | None = None
         self._patience = 100 + 4 * sum(request.prompt_tokens + request.output_tokens for request in requests)
         self._emitted = 0
         self._fruitless = 0
@@ -48,6 +48,7 @@ class Watch(AtDepth):
     def start(self, view: View, *, contents: bool) -> Planner:
         """This, in place of the policy or of the planner that remembers for it."""
         planner: Planner = self.policy.start(view, contents=contents)
+        self.ledger.memory = planner.memory
         return self if isinstance(planner, PolicyBase) else _WatchedPlanner(self, planner)
 
     def plan(self, view: View) -> Batch | None:
@@ -65,7 +66,7 @@ class Watch(AtDepth):
         if ordinary is not None:
             check_batch(ordinary)
             self.reached.note(ordinary, view)
-            self._planned = ordinary, list(view.running)
+            self._planned = ordinary, list(view.running), view.under_way
         check_promises(self._promises, ordinary, self.reached, view)
         return ordinary
 

@@ -86,6 +86,14 @@ def test_keys_of_blocks(block_size: int, prefix_block_size: int, keys: list[obje
     assert list(block_keys((7, 8, 9), 40, block_size, prefix_block_size)) == keys
 
 
+def test_keys_of_parts_are_made_when_asked_for() -> None:
+    """A prompt of a million tokens has a key for each page of one token, and no list of them."""
+    keys = block_keys(range(62500), 10**6, 1, 16)
+    assert (len(keys), keys[17], list(keys[999_999:])) == (10**6, (1, 1), [(62499, 15)])
+    with pytest.raises(IndexError):
+        keys[10**6]
+
+
 def test_a_trial_changes_nothing() -> None:
     """A policy that plans on a trial leaves the pool as it was."""
     pool = PrefixBlocks(6, 4)
