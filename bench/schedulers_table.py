@@ -13,6 +13,7 @@ from pathlib import Path
 PAGE = Path(__file__).resolve().parent.parent / "docs/schedulers.md"
 BEGIN, END = "<!-- measured: make schedulers -->\n", "<!-- end -->\n"
 COLUMNS = {
+    "GPUs": ("gpus", 1, ".0f"),
     "output tokens/s": ("output_tokens_per_s", 1, ",.0f"),
     "queue mean, s": ("queue_mean_s", 1, ".3f"),
     "TTFT p50, s": ("ttft_p50_s", 1, ".3f"),
