@@ -8,7 +8,8 @@ Unlike there, a preempted request keeps its generated tokens (vLLM's recompute) 
 from collections import deque
 from collections.abc import Sequence
 
-from simulator.core import DECODES_ONLY, DECODES_UNTIL_ARRIVAL, DECODES_UNTIL_FINISH, Batch, PolicyBase, Request, View
+from simulator.core import DECODES_ONLY, DECODES_UNTIL_ARRIVAL, DECODES_UNTIL_FINISH, Batch, Request, View
+from simulator.policy import PolicyBase
 
 
 def whole_prompts(policy: PolicyBase, view: View, free: int, slots: int) -> list[tuple[Request, int]]:

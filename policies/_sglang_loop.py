@@ -13,10 +13,10 @@ from simulator.core import (
     DECODING,
     FINISHING,
     Batch,
-    Remembering,
     Request,
     View,
 )
+from simulator.policy import Remembering
 
 if TYPE_CHECKING:
     from policies.sglang import Sglang

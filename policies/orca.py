@@ -12,7 +12,8 @@ from typing import Annotated, Literal
 from annotated_types import Ge
 
 from policies._memory import whole_prompts
-from simulator.core import DECODES_UNTIL_ARRIVAL, DECODES_UNTIL_FINISH, Batch, PolicyBase, Request, View
+from simulator.core import DECODES_UNTIL_ARRIVAL, DECODES_UNTIL_FINISH, Batch, Request, View
+from simulator.policy import PolicyBase
 from simulator.promises import Promises
 
 

@@ -16,7 +16,8 @@ from annotated_types import Ge, Gt
 from policies._sglang_admission import LONGEST_OUTPUT
 from policies._sglang_loop import SglangLoop
 from policies._sglang_radix import RadixLoop
-from simulator.core import Planner, PolicyBase, Request, Surroundings, View
+from simulator.core import Request, View
+from simulator.policy import Planner, PolicyBase, Surroundings
 from simulator.promises import Promises
 
 GIB = 2**30

@@ -16,16 +16,8 @@ from typing import Annotated
 from annotated_types import Ge
 
 from policies._memory import whole_prompts
-from simulator.core import (
-    DECODES_UNTIL_ARRIVAL,
-    Batch,
-    Padding,
-    Planner,
-    PolicyBase,
-    Remembering,
-    Request,
-    View,
-)
+from simulator.core import DECODES_UNTIL_ARRIVAL, Batch, Padding, Request, View
+from simulator.policy import Planner, PolicyBase, Remembering
 from simulator.promises import Promises
 
 

@@ -19,16 +19,8 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge
 
 from policies._context_chunks import equal_progress, first_come
-from simulator.core import (
-    DECODES_ONLY,
-    DECODES_UNTIL_ARRIVAL,
-    DECODES_UNTIL_FINISH,
-    Batch,
-    PolicyBase,
-    Request,
-    Surroundings,
-    View,
-)
+from simulator.core import DECODES_ONLY, DECODES_UNTIL_ARRIVAL, DECODES_UNTIL_FINISH, Batch, Request, View
+from simulator.policy import PolicyBase, Surroundings
 from simulator.promises import Promises
 
 

@@ -15,18 +15,8 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from annotated_types import Ge
 
-from simulator.core import (
-    DECODES_ONLY,
-    DECODES_UNTIL_ARRIVAL,
-    DECODES_UNTIL_FINISH,
-    Batch,
-    Planner,
-    PolicyBase,
-    Remembering,
-    Request,
-    Surroundings,
-    View,
-)
+from simulator.core import DECODES_ONLY, DECODES_UNTIL_ARRIVAL, DECODES_UNTIL_FINISH, Batch, Request, View
+from simulator.policy import Planner, PolicyBase, Remembering, Surroundings
 from simulator.promises import Promises
 from simulator.prompt_memory import PromptMemory
 

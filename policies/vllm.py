@@ -12,16 +12,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge
 
-from simulator.core import (
-    DECODES_ONLY,
-    DECODES_UNTIL_ARRIVAL,
-    DECODES_UNTIL_FINISH,
-    Batch,
-    PolicyBase,
-    Request,
-    Surroundings,
-    View,
-)
+from simulator.core import DECODES_ONLY, DECODES_UNTIL_ARRIVAL, DECODES_UNTIL_FINISH, Batch, Request, View
+from simulator.policy import PolicyBase, Surroundings
 from simulator.prefix import PrefixBlocks, Trial
 from simulator.promises import Promises
 

@@ -21,7 +21,8 @@ from typing import Annotated, Any
 from annotated_types import Ge
 
 from policies._memory import PromptBlocks, decode_step, prompts_alone, watermark
-from simulator.core import Batch, Request, Surroundings, View
+from simulator.core import Batch, Request, View
+from simulator.policy import Surroundings
 from simulator.promises import Promises
 
 CHUNKED_BUDGET = 512

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from simulator.core import Batch, Policy
+from simulator.core import Batch
+from simulator.policy import Policy
 from simulator.runlog import PACK_STRETCH
 from simulator.scheduler import Scheduler
 from simulator.step_times import FOREVER, CoastingTimes

@@ -11,9 +11,10 @@ import simpy
 
 from simulator.clients import replay
 from simulator.coasting import CoastingScheduler
-from simulator.core import Policy, Request
+from simulator.core import Request
 from simulator.pipeline.scheduler import PipelinedScheduler
 from simulator.pipeline.times import PipelineTimes
+from simulator.policy import Policy
 from simulator.replicas import as_one
 from simulator.routers import Router, make_router
 from simulator.runlog import LoggedRun

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from annotated_types import Ge, Gt, Le
 
 from simulator.bundled import bundled_roots, resolve
-from simulator.core import Policy, Surroundings
 from simulator.cost_table import CostTable
 from simulator.costs import LinearCosts, StepCosts
 from simulator.engines.profile import EngineProfile
@@ -26,6 +25,7 @@ from simulator.pipeline.layers import Stage, split_layers
 from simulator.pipeline.prices import stage_prices
 from simulator.pipeline.times import PipelineTimes, SendTime
 from simulator.plugins import make_policy
+from simulator.policy import Policy, Surroundings
 from simulator.policy_runs import PolicyRun
 from simulator.routers import RouterName
 from simulator.step_times import CoastingTimes, GpuTimes

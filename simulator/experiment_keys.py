@@ -11,7 +11,6 @@ from typing import Annotated, Any
 from annotated_types import Ge, Gt, Le
 
 from simulator.bundled import resolve
-from simulator.core import Surroundings
 from simulator.cost_table import CostTable, Gpu, load_gpu
 from simulator.costs import LinearCosts
 from simulator.engines.profile import NONE, EngineProfile, Handing, engine_names, engine_sha256, load_engine
@@ -22,6 +21,7 @@ from simulator.models import ModelShape, load_model, model_names
 from simulator.named_tables import find_table, table_names
 from simulator.network import Network, load_network, network_of
 from simulator.pipeline.layers import Stage, split_layers, stage_kv_bytes, stage_weight_bytes
+from simulator.policy import Surroundings
 from simulator.policy_runs import apply_settings, complete_options, resolve_policies
 from simulator.systems import notes_of_system, resolve_systems
 from simulator.validation import parse

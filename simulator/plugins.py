@@ -15,8 +15,8 @@ from types import FunctionType
 from typing import Any
 
 from simulator.bundled import bundled_files
-from simulator.core import Policy, PolicyBase, Surroundings
 from simulator.errors import InputError, nearest
+from simulator.policy import Policy, PolicyBase, Surroundings
 from simulator.validation import parse
 
 
@@ -91,7 +91,7 @@ def _users_class(name: str, folders: tuple[Path, ...], where: str | None) -> typ
     if wrong:
         raise InputError(
             f'"{name}" is not a policy: it {wrong}; a policy is a frozen dataclass that inherits'
-            " simulator.core.PolicyBase and has plan(view)",
+            " simulator.policy.PolicyBase and has plan(view)",
             path=where,
             key="policy",
         )

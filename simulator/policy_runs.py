@@ -9,7 +9,6 @@ from typing import Any
 import yaml
 
 from simulator.bundled import resolve
-from simulator.core import Surroundings
 from simulator.errors import InputError, nearest
 from simulator.files import load_yaml, similar_file
 from simulator.plugins import (
@@ -20,6 +19,7 @@ from simulator.plugins import (
     policy_options,
     setting_names,
 )
+from simulator.policy import Surroundings
 from simulator.validation import parse_value
 
 DISAGGREGATED = "disaggregated"

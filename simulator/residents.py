@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
-from simulator.core import DECODING, ENDED, FINISHING, PREFILLING, WAITING, Policy, Request, View
+from simulator.core import DECODING, ENDED, FINISHING, PREFILLING, WAITING, Request, View
 from simulator.decodes import Decodes
 from simulator.errors import PolicyError
 from simulator.livelock import Livelock
 from simulator.memory import ContentMemory
+from simulator.policy import Policy
 from simulator.prefix import PrefixBlocks
 from simulator.prefix_steps import PrefixSteps
 from simulator.queues import FcfsQueue, SortedQueue

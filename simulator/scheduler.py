@@ -10,8 +10,9 @@ from collections import deque
 from collections.abc import Sequence
 
 from simulator.batch_checks import check_padding, check_parts, refuse_chunk
-from simulator.core import DECODING, FINISHING, PREFILLING, WAITING, Batch, Policy, Request
+from simulator.core import DECODING, FINISHING, PREFILLING, WAITING, Batch, Request
 from simulator.errors import PolicyError
+from simulator.policy import Policy
 from simulator.residents import Residents
 from simulator.runlog import (
     EMISSION_COLUMNS,

@@ -14,9 +14,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from policies.simple_chunking import SimpleChunking
-from simulator.core import Batch, Policy, Request, View
+from simulator.core import Batch, Request, View
 from simulator.costs import LinearCosts
 from simulator.metrics.tokens import token_times_ns
+from simulator.policy import Policy
 from simulator.runlog import FINISHED, REJECTED
 from simulator.scheduler import Scheduler
 from simulator.step_times import GpuTimes

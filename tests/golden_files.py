@@ -17,7 +17,7 @@ from policies.simple_chunking import SimpleChunking
 from policies.static import Static
 from policies.vllm import Vllm
 from policies.vllm_v0 import VllmV0
-from simulator.core import Policy
+from simulator.policy import Policy
 
 Record = dict[str, Any]
 

@@ -15,7 +15,7 @@ from policies.tensorrt_llm import TensorrtLlm
 from policies.tgi import Tgi
 from policies.vllm import Vllm
 from policies.vllm_v0 import VllmV0
-from simulator.core import Policy, Request
+from simulator.core import Request
 from simulator.costs import DecodePiece, LinearCosts, StepCosts
 from simulator.engine import simulate
 from simulator.engines.times import EngineTimes
@@ -23,6 +23,7 @@ from simulator.metrics.tokens import token_times_ns
 from simulator.pipeline.layers import split_layers
 from simulator.pipeline.prices import stage_prices
 from simulator.pipeline.times import PipelineTimes
+from simulator.policy import Policy
 from simulator.runlog import ITERATION_COLUMNS, STATUS_NAMES, LoggedRun
 from simulator.scheduler import Scheduler
 from simulator.step_times import GpuTimes, StepTimes

@@ -18,8 +18,8 @@ from simulator.conformance.cases import Case, CaseMaker
 from simulator.conformance.outcome import check_outcome, check_pipeline, check_repetition, run, run_unwatched
 from simulator.conformance.starvation import check_stream, streams
 from simulator.conformance.watch import Watch, named_like
-from simulator.core import PolicyBase
 from simulator.errors import PolicyError
+from simulator.policy import PolicyBase
 from simulator.promises import Promises
 
 __all__ = ["Case", "Conformance", "ConformanceError", "check_case", "check_policy"]

@@ -38,8 +38,8 @@ def check(name: str, settings: tuple[str, ...], cases: int, seed: int, steps_in_
     Limits are put to the test only if they are small: set them.
     """
     from simulator.conformance import check_policy
-    from simulator.core import PolicyBase, Surroundings
     from simulator.plugins import make_policy
+    from simulator.policy import PolicyBase, Surroundings
     from simulator.policy_runs import apply_settings, resolve_policies
 
     folders = (Path.cwd(),)

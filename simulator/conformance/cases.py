@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from simulator.core import PolicyBase, Request
+from simulator.core import Request
+from simulator.policy import PolicyBase
 from simulator.promises import Promises
 
 Row = tuple[int, int, int, int, int]

@@ -5,7 +5,7 @@ from typing import cast
 
 from simulator.conformance.cases import Case
 from simulator.conformance.watch import AtDepth, Watch, named_like
-from simulator.core import Policy, PolicyBase, Request
+from simulator.core import Request
 from simulator.costs import LinearCosts
 from simulator.engine import simulate
 from simulator.errors import PolicyError
@@ -13,6 +13,7 @@ from simulator.metrics.tokens import token_times_ns
 from simulator.pipeline.layers import split_layers
 from simulator.pipeline.prices import stage_prices
 from simulator.pipeline.times import PipelineTimes
+from simulator.policy import Policy, PolicyBase
 from simulator.runlog import FINISHED, ITERATION_COLUMNS, LoggedRun
 from simulator.step_times import GpuTimes
 

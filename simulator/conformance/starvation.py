@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 from simulator.conformance.cases import Case, CaseMaker, Row
 from simulator.conformance.watch import AtDepth, named_like
-from simulator.core import PolicyBase, Request
+from simulator.core import Request
 from simulator.costs import LinearCosts
 from simulator.engine import simulate
 from simulator.errors import PolicyError
+from simulator.policy import PolicyBase
 from simulator.scheduler import Scheduler
 from simulator.step_times import GpuTimes
 

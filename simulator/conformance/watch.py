@@ -8,8 +8,9 @@ from simulator.conformance.batches import Reached, check_batch, check_promises
 from simulator.conformance.ledger import Ledger
 from simulator.conformance.repeats import Repeats
 from simulator.conformance.snapshot import decision, first_change, in_words, snapshot
-from simulator.core import Batch, Planner, PolicyBase, Remembering, Request, View
+from simulator.core import Batch, Request, View
 from simulator.errors import PolicyError
+from simulator.policy import Planner, PolicyBase, Remembering
 from simulator.promises import Promises
 
 

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Gt
 
-from simulator.core import PolicyBase
 from simulator.disaggregation.deployment import Disaggregated, Transfer
 from simulator.errors import InputError
 from simulator.experiment import Experiment, as_yaml_keys
 from simulator.network import Link, Network, default_network, load_network
+from simulator.policy import PolicyBase
 from simulator.policy_runs import DISAGGREGATED, PolicyRun
 from simulator.validation import parse
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulator.coasting import CoastingScheduler
-from simulator.core import DECODES_UNTIL_FINISH, FINISHING, Batch, Policy, Request
+from simulator.core import DECODES_UNTIL_FINISH, FINISHING, Batch, Request
 from simulator.pipeline.scheduler import PipelinedScheduler
 from simulator.pipeline.times import PipelineTimes
+from simulator.policy import Policy
 from simulator.runlog import FINISHED, STALLED
 from simulator.scheduler import Scheduler
 from simulator.step_times import CoastingTimes

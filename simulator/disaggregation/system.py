@@ -14,7 +14,7 @@ from typing import Any
 import simpy
 
 from simulator.clients import replay
-from simulator.core import Policy, Request
+from simulator.core import Request
 from simulator.disaggregation.engines import FIRST_ENGINE, LANDING, PoolEngine, fire
 from simulator.disaggregation.link import Link
 from simulator.disaggregation.log import PooledRun, pooled_run
@@ -26,6 +26,7 @@ from simulator.disaggregation.schedulers import (
     prefill_scheduler,
 )
 from simulator.pipeline.times import PipelineTimes
+from simulator.policy import Policy
 from simulator.routers import Router
 from simulator.scheduler import Scheduler
 from simulator.step_times import CoastingTimes

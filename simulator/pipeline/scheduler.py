@@ -16,11 +16,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simulator.core import DECODING, PREFILLING, Batch, Policy, Request
+from simulator.core import DECODING, PREFILLING, Batch, Request
 from simulator.decodes import Decodes
 from simulator.errors import PolicyError
 from simulator.pipeline.log import ARRIVALS, DEPENDENCY, DRAIN, FULL, HOST, NOT_READY
 from simulator.pipeline.times import PipelineTimes
+from simulator.policy import Policy
 from simulator.runlog import LoggedRun
 from simulator.scheduler import Scheduler
 

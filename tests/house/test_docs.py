@@ -10,7 +10,8 @@ from click.testing import CliRunner
 from simulator.cli import simulate_trace
 from simulator.conformance import ConformanceError
 from simulator.conformance.__main__ import check
-from simulator.core import PolicyBase, View
+from simulator.core import View
+from simulator.policy import PolicyBase
 from simulator.promises import Promises
 from tests.house.paths import ROOT
 from tests.simulator.test_properties import MISTAKES

@@ -10,7 +10,6 @@ import pytest
 import yaml
 
 import policies
-from simulator.core import PolicyBase, Surroundings
 from simulator.errors import InputError
 from simulator.plugins import (
     experiment_files,
@@ -21,6 +20,7 @@ from simulator.plugins import (
     setting_files,
     setting_names,
 )
+from simulator.policy import PolicyBase, Surroundings
 
 GIB = 2**30
 H200 = Surroundings("NVIDIA H200", 150754820096, 131072)

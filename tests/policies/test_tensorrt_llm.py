@@ -5,9 +5,10 @@ from typing import Any, ClassVar
 import pytest
 
 from policies.tensorrt_llm import TensorrtLlm
-from simulator.core import Batch, Request, Surroundings, View
+from simulator.core import Batch, Request, View
 from simulator.engine import simulate
 from simulator.plugins import make_policy
+from simulator.policy import Surroundings
 from simulator.step_times import GpuTimes
 from tests.simulator.runs import ONE_SECOND_A_STEP, Outcome, replay
 

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from simulator.core import DECODES_ONLY, Batch, PolicyBase, Request, View
+from simulator.core import DECODES_ONLY, Batch, Request, View
+from simulator.policy import PolicyBase
 from simulator.promises import Promises
 
 

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from simulator.core import Batch, Policy, Request, View
+from simulator.core import Batch, Request, View
 from simulator.costs import LinearCosts, StepCosts
 from simulator.engine import simulate
 from simulator.metrics.summary import policy_result
 from simulator.metrics.tokens import token_times_ns
+from simulator.policy import Policy
 from simulator.results import PolicyResult, Table
 from simulator.runlog import LoggedRun
 from simulator.step_times import GpuTimes

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from policies.orca import Orca
 from policies.vllm import Vllm
-from simulator.core import DECODES_UNTIL_ARRIVAL, Batch, Planner, Policy, PolicyBase, Request, View
+from simulator.core import DECODES_UNTIL_ARRIVAL, Batch, Request, View
 from simulator.costs import LinearCosts, StepCosts
 from simulator.engine import simulate
+from simulator.policy import Planner, Policy, PolicyBase
 from simulator.runlog import ITERATION_COLUMNS, LoggedRun
 from simulator.step_times import GpuTimes
 from simulator.table_costs import TableCosts

@@ -11,17 +11,10 @@ from click.testing import CliRunner
 from policies.vllm import Vllm
 from simulator.conformance import Case, ConformanceError, check_case, check_policy
 from simulator.conformance.__main__ import check
-from simulator.core import (
-    DECODES_ONLY,
-    DECODES_UNTIL_ARRIVAL,
-    DECODES_UNTIL_FINISH,
-    Batch,
-    PolicyBase,
-    Surroundings,
-    View,
-)
+from simulator.core import DECODES_ONLY, DECODES_UNTIL_ARRIVAL, DECODES_UNTIL_FINISH, Batch, View
 from simulator.errors import InputError, run_command
 from simulator.plugins import make_policy, policy_names
+from simulator.policy import PolicyBase, Surroundings
 from simulator.promises import Promises
 from tests.house.paths import outside
 from tests.simulator.broken_policies import EVIL, Careless, ShortestFirst, Sound

@@ -478,7 +478,8 @@ OWN_POLICY = '''"""A policy of one's own."""
 
 from dataclasses import dataclass
 
-from simulator.core import DECODES_ONLY, Batch, PolicyBase
+from simulator.core import DECODES_ONLY, Batch
+from simulator.policy import PolicyBase
 
 VALUE = 3
 

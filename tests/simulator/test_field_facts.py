@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.core import PolicyBase, Request, Surroundings
+from simulator.core import Request
 from simulator.engine import simulate
 from simulator.metrics.tokens import token_times_ns
 from simulator.named_tables import find_table
 from simulator.plugins import make_policy
+from simulator.policy import PolicyBase, Surroundings
 from simulator.step_times import GpuTimes
 from simulator.table_costs import TableCosts
 from simulator.trace import Floats

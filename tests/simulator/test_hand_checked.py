@@ -8,9 +8,10 @@ from policies.simple_chunking import SimpleChunking
 from policies.static import Static
 from policies.vllm import Vllm
 from policies.vllm_v0 import VllmV0
-from simulator.core import Policy, Request
+from simulator.core import Request
 from simulator.costs import LinearCosts
 from simulator.engine import simulate
+from simulator.policy import Policy
 from simulator.runlog import FINISHED, STALLED
 from simulator.scheduler import Scheduler
 from simulator.step_times import GpuTimes

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Sequence
 
-from simulator.core import Batch, PolicyBase, Request, View
+from simulator.core import Batch, Request, View
 from simulator.engine import simulate
+from simulator.policy import PolicyBase
 from simulator.runlog import STATUS_NAMES
 from simulator.step_times import GpuTimes
 from tests.simulator.runs import ONE_SECOND_A_STEP

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulator.core import Batch, Padding, Policy, PolicyBase, Request, View
+from simulator.core import Batch, Padding, Request, View
 from simulator.engine import simulate
 from simulator.errors import PolicyError
 from simulator.metrics.tokens import token_times_ns
+from simulator.policy import Policy, PolicyBase
 from simulator.runlog import FINISHED, REJECTED, STATUS_NAMES, STRETCH_COLUMNS, LoggedRun
 from simulator.scheduler import Scheduler
 from simulator.step_times import GpuTimes

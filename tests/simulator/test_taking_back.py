@@ -6,7 +6,8 @@ from typing import ClassVar
 
 import pytest
 
-from simulator.core import Batch, PolicyBase, View
+from simulator.core import Batch, View
+from simulator.policy import PolicyBase
 from tests.simulator.runs import replay
 
 

@@ -6,12 +6,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from simulator.core import Policy, Request
+from simulator.core import Request
 from simulator.costs import StepCosts
 from simulator.disaggregation.link import Link
 from simulator.disaggregation.log import PooledRun
 from simulator.disaggregation.system import Pool, simulate_pools
 from simulator.metrics.tokens import token_times_ns
+from simulator.policy import Policy
 from simulator.routers import make_router
 from simulator.runlog import ITERATION_COLUMNS, STATUS_NAMES
 from simulator.scheduler import Scheduler

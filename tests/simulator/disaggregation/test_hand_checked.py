@@ -6,12 +6,13 @@ import pytest
 
 from policies.orca import Orca
 from policies.vllm import Vllm
-from simulator.core import Policy, Request
+from simulator.core import Request
 from simulator.costs import LinearCosts
 from simulator.disaggregation.link import Link
 from simulator.disaggregation.log import PooledRun
 from simulator.disaggregation.system import Pool, simulate_pools
 from simulator.metrics.tokens import token_times_ns
+from simulator.policy import Policy
 from simulator.routers import make_router
 from simulator.runlog import STATUS_NAMES
 from simulator.step_times import GpuTimes

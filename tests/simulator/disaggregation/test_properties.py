@@ -8,13 +8,13 @@ import simpy
 from hypothesis import Phase, given, settings
 
 from policies.vllm import Vllm
-from simulator.core import Policy
 from simulator.disaggregation import system
 from simulator.disaggregation.schedulers import DecodeScheduler
 from simulator.engines.times import EngineTimes
 from simulator.pipeline.layers import split_layers
 from simulator.pipeline.prices import stage_prices
 from simulator.pipeline.times import PipelineTimes
+from simulator.policy import Policy
 from simulator.scheduler import Scheduler
 from tests.reference_host import Host
 from tests.simulator.disaggregation.cases import PoolCase, Side, outcome, pool_cases, run_fast, slow_system

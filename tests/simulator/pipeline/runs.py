@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from simulator.core import Policy, Request
+from simulator.core import Request
 from simulator.costs import LinearCosts, StepCosts
 from simulator.engine import simulate
 from simulator.metrics.bubbles import run_bubbles
@@ -13,6 +13,7 @@ from simulator.pipeline.layers import split_layers
 from simulator.pipeline.log import StageTimes
 from simulator.pipeline.prices import stage_prices
 from simulator.pipeline.times import PipelineTimes
+from simulator.policy import Policy
 from simulator.runlog import LoggedRun
 from tests.simulator.runs import Watched
 
