@@ -1,6 +1,6 @@
 """Replays recorded decisions of real schedulers through this project's policies and scheduler.
 
-`python -m tests.golden FILE.jsonl.gz ...` prints a line a scenario (`ok`, or the first differing step with the recorded
+`python -m tests.golden FILE.jsonl.gz|FOLDER ...` prints a line a scenario (`ok`, or the first differing step with the recorded
 and the simulated value of each field), then `N scenarios, M steps, K different`, where M counts the steps compared;
 exit status 1 if any differs. Compared are, for each `schedule()` call of the real scheduler, what it scheduled,
 admitted, preempted and dropped, its time and the state of queues and memory, and in the end every request's fate.
@@ -11,6 +11,8 @@ them as vLLM does. Its scenarios are compared up to the first preempting step; o
 
 import sys
 from collections.abc import Callable, Sequence
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from policies.simple_chunking import SimpleChunking
@@ -235,13 +237,18 @@ def judge(scenario: Scenario) -> Verdict:
     return replay(scenario, policy)
 
 
+def recordings(path: str) -> list[str]:
+    """A file, or those of a folder."""
+    return sorted(map(str, Path(path).glob("*.jsonl.gz"))) if Path(path).is_dir() else [path]
+
+
 def main(paths: list[str]) -> int:
     """Replay every scenario of every file."""
     if not paths:
-        print("usage: python -m tests.golden FILE.jsonl.gz ...", file=sys.stderr)
+        print("usage: python -m tests.golden FILE.jsonl.gz|FOLDER ...", file=sys.stderr)
         return 2
     verdicts = []
-    for path in paths:
+    for path in chain.from_iterable(map(recordings, paths)):
         for scenario in scenarios(path):
             verdicts.append(judge(scenario))
             print(f"{scenario.name}: {verdicts[-1].text}"[:400])

@@ -234,6 +234,14 @@ def test_recordings_are_reproduced(tmp_path: Path, capsys: pytest.CaptureFixture
     ]
 
 
+def test_a_folder_stands_for_its_recordings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Other files beside them are let be."""
+    verdict(tmp_path, capsys, VLLM)
+    (tmp_path / "cases.json").write_text("{}")
+    assert main([str(tmp_path)]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == "vllm tiny: ok"
+
+
 @pytest.mark.parametrize(("name", "place", "key"), STEPS_TO_CHANGE)
 def test_every_field_of_a_step_counts(
     name: str, place: int, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
