@@ -1,9 +1,10 @@
 """Replays recorded decisions of real schedulers through this project's policies and scheduler.
 
-`python -m tests.golden FILE.jsonl.gz|FOLDER ...` prints a line a scenario (`ok`, or the first differing step with the recorded
-and the simulated value of each field), then `N scenarios, M steps, K different`, where M counts the steps compared;
-exit status 1 if any differs. Compared are, for each `schedule()` call of the real scheduler, what it scheduled,
-admitted, preempted and dropped, its time and the state of queues and memory, and in the end every request's fate.
+`python -m tests.golden FILE.jsonl.gz|FOLDER ...` prints a line a scenario (`ok`, or the first differing step with the
+recorded and the simulated value of each field), then `N scenarios, M steps, K different`, where M counts the steps
+compared; exit status 1 if any differs. Compared are, for each `schedule()` call of the real scheduler, what it
+scheduled, admitted, preempted and dropped, its time and the state of queues and memory, and in the end every request's
+fate.
 
 Sarathi-Serve lets a preempted request generate all its output again and can lose one for ever; this project resumes
 them as vLLM does. Its scenarios are compared up to the first preempting step; of that, victims and decodes must agree.
