@@ -48,6 +48,7 @@ class Sglang(PolicyBase):
     ignore_eos: bool = True
 
     on_pipelines: ClassVar[bool] = False
+    own_engine: ClassVar[str] = "SGLang"
     preemption_drops_token: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

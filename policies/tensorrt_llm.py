@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import merge
 from itertools import accumulate, islice
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge
 
@@ -46,6 +46,8 @@ class TensorrtLlm(PolicyBase):
     max_seq_len: Annotated[int, Ge(1)] | None = None
     max_tokens: Annotated[int, Ge(1)] | None = None
     tokens_per_block: Annotated[int, Ge(1)] = 32
+
+    own_engine: ClassVar[str] = "TensorRT-LLM"
 
     @classmethod
     def defaults_for(cls, surroundings: Surroundings, _: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -46,6 +46,7 @@ class Tgi(PolicyBase):
 
     null_blocks: ClassVar[int] = 1  # block 0 is for health checks
     on_pipelines: ClassVar[bool] = False
+    own_engine: ClassVar[str] = "TGI"
 
     @classmethod
     def defaults_for(cls, surroundings: Surroundings, _: Mapping[str, Any]) -> Mapping[str, Any]:

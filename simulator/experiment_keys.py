@@ -21,8 +21,10 @@ from simulator.models import ModelShape, load_model, model_names
 from simulator.named_tables import find_table, table_names
 from simulator.network import Network, load_network, network_of
 from simulator.pipeline.layers import Stage, split_layers, stage_kv_bytes, stage_weight_bytes
+from simulator.plugins import policy_class
 from simulator.policy import Surroundings
-from simulator.policy_runs import apply_settings, complete_options, resolve_policies
+from simulator.policy_runs import PolicyRun, complete_options, resolve_policies
+from simulator.settings import apply_settings
 from simulator.systems import notes_of_system, resolve_systems
 from simulator.validation import parse
 
@@ -93,6 +95,7 @@ def resolve_experiment(raw: Mapping[str, Any], *, path: Path | None = None, sett
     source = _engine_source(keys.engine, beside)
     notes += _changes(keys, path, table, source)
     complete = complete_options(runs, surroundings, folders)
+    notes += _foreign_hosts(complete, profile, folders)
     policies, systems = resolve_systems(complete, raw, beside, lambda keys: resolve_experiment(keys, path=path))
     notes += [f"{label}: {note}" for label, system in systems.items() for note in notes_of_system(system, notes)]
     return Experiment(
@@ -166,6 +169,18 @@ def _changes(keys: _Keys, path: Path | None, table: CostTable | None, engine: st
         notes.append(f"the cost table {keys.costs} has changed since {path} was written: results will differ")
     if recorded.get("engine_sha256") not in (None, engine_sha256(engine)):
         notes.append(f"the engine profile {keys.engine} has changed since {path} was written: results will differ")
+    return notes
+
+
+def _foreign_hosts(runs: Sequence[PolicyRun], profile: EngineProfile | None, folders: tuple[Path, ...]) -> list[str]:
+    """Whose host takes another engine's times."""
+    if profile is None:
+        return []
+    notes = []
+    for run in runs:
+        own = None if run.disaggregated else policy_class(run.policy, folders).own_engine
+        if own is not None and own.lower() not in profile.name.lower():
+            notes.append(f"{run.label}: its host takes the times of {profile.name}, since {own}'s are not known")
     return notes
 
 

@@ -62,6 +62,7 @@ class Policy(Protocol):
     null_blocks: ClassVar[int]
     on_pipelines: ClassVar[bool]
     preemption_drops_token: ClassVar[bool]
+    own_engine: ClassVar[str | None]
     waiting_order: Callable[[Request], Any] | None
 
     @property
@@ -98,6 +99,9 @@ class PolicyBase:
 
     null_blocks: ClassVar[int] = 0
     """Blocks of the pool that are never handed out."""
+
+    own_engine: ClassVar[str | None] = None
+    """The engine that alone schedules so: with the profile of another one a run says that the host is not its own."""
 
     on_pipelines: ClassVar[bool] = True
     """Whether it can plan the micro-batches of a pipeline."""

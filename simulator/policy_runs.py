@@ -1,4 +1,4 @@
-"""The policies of an experiment: names, files, mappings and `--set` become runs with every option spelled out."""
+"""The policies of an experiment: names, files and mappings become runs with every option spelled out."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -6,21 +6,16 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from simulator.bundled import resolve
 from simulator.errors import InputError, nearest
 from simulator.files import load_yaml, similar_file
 from simulator.plugins import (
     experiment_files,
     make_policy,
-    policy_class,
     policy_names,
-    policy_options,
     setting_names,
 )
 from simulator.policy import Surroundings
-from simulator.validation import parse_value
 
 DISAGGREGATED = "disaggregated"
 """The key of an entry that is a system of two pools."""
@@ -96,7 +91,7 @@ def _policy_mapping(
 ) -> tuple[dict[str, Any], str]:
     """An entry's `policy:` mapping, and where it stands for messages."""
     if isinstance(entry, dict):
-        return _on_ready_settings(entry, beside, path, key), f"{path}, {key}" if path else key
+        return on_ready_settings(entry, beside, path, key), f"{path}, {key}" if path else key
     if ":" in entry and not entry.endswith((".yaml", ".yml")):
         return {"policy": entry}, entry
     file = resolve(entry, beside)
@@ -119,7 +114,7 @@ def _load_settings(file: Path, path: Path | None, key: str) -> dict[str, Any]:
     return raw
 
 
-def _on_ready_settings(entry: dict[str, Any], beside: Path | None, path: Path | None, key: str) -> dict[str, Any]:
+def on_ready_settings(entry: dict[str, Any], beside: Path | None, path: Path | None, key: str) -> dict[str, Any]:
     """`{policy: sarathi-serve, chunk_size: 1024}`: those ready settings, and what the entry says instead."""
     name = entry.get("policy")
     ready = {*setting_names(), *(file.stem for file in experiment_files())}
@@ -144,46 +139,6 @@ def _label(raw: Mapping[str, Any], where: str, name: str, taken: Sequence[str]) 
     if label not in taken:
         return label
     return next(f"{label}-{n}" for n in range(2, len(taken) + 3) if f"{label}-{n}" not in taken)
-
-
-def apply_settings(runs: list[PolicyRun], settings: Sequence[str], folders: tuple[Path, ...]) -> list[PolicyRun]:
-    """`[LABEL.]KEY=VALUE` overrides; without a label every policy that has the option takes it."""
-    for setting in settings:
-        target, equals, text = setting.partition("=")
-        if not equals:
-            raise InputError(f"should be [LABEL.]KEY=VALUE, not {setting!r}", key="--set")
-        labelled = [run.label for run in runs if target.startswith(run.label + ".")]
-        key = target[len(max(labelled, key=len)) + 1 :] if labelled else target
-        if not labelled and "." in target:
-            hint = nearest(target.rpartition(".")[0], [run.label for run in runs], "labels")
-            raise InputError(f"no such label; {hint}", key=f"--set {target}")
-        value = _setting_value(text, setting)
-        chosen = {max(labelled, key=len)} if labelled else _with_option(runs, key, folders)
-        for run in runs:
-            if run.label in chosen:
-                if run.disaggregated:
-                    problem = f"{run.label} is {DISAGGREGATED}: give options of its pools where they are listed"
-                    raise InputError(problem, key=f"--set {target}")
-                parse_value(policy_class(run.policy, folders), key, value, path="--set")
-        runs = [replace(run, options={**run.options, key: value}) if run.label in chosen else run for run in runs]
-    return runs
-
-
-def _setting_value(text: str, setting: str) -> Any:
-    try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError):
-        raise InputError(f"not a YAML value: {text!r}", key=f"--set {setting}") from None
-
-
-def _with_option(runs: Sequence[PolicyRun], key: str, folders: tuple[Path, ...]) -> set[str]:
-    alone = [run for run in runs if not run.disaggregated]
-    options = {run.label: policy_options(policy_class(run.policy, folders)) for run in alone}
-    chosen = {label for label, names in options.items() if key in names}
-    if not chosen:
-        every = {name for names in options.values() for name in names}
-        raise InputError(f"no policy of this run has this option; {nearest(key, every, 'options')}", key=f"--set {key}")
-    return chosen
 
 
 def complete_options(

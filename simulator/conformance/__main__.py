@@ -40,7 +40,8 @@ def check(name: str, settings: tuple[str, ...], cases: int, seed: int, steps_in_
     from simulator.conformance import check_policy
     from simulator.plugins import make_policy
     from simulator.policy import PolicyBase, Surroundings
-    from simulator.policy_runs import apply_settings, resolve_policies
+    from simulator.policy_runs import resolve_policies
+    from simulator.settings import apply_settings
 
     folders = (Path.cwd(),)
     runs = apply_settings(resolve_policies([name], Path.cwd(), None), settings, folders)

@@ -62,6 +62,14 @@ class TestDefaults:
         memory = resolve().surroundings.gpu_memory_bytes
         assert half / whole == pytest.approx((memory / 2 - weights) / (memory - weights), rel=1e-4)
 
+    def test_the_host_of_another_engine(self) -> None:
+        """Whose host is not the profile's is said; vLLM's own, and a scheduler of no one engine, need no word."""
+        notes = resolve(engine="vllm-0.23", policies=["vllm", "orca", "sglang", "tgi"]).notes
+        hosts = [note for note in notes if "its host takes" in note]
+        assert [note.partition(":")[0] for note in hosts] == ["sglang", "tgi"]
+        assert hosts[0] == "sglang: its host takes the times of vllm-0.23, since SGLang's are not known"
+        assert not any("its host takes" in note for note in resolve(policies=["sglang"]).notes)
+
     def test_given_blocks(self) -> None:
         """`num_blocks` is taken as it is."""
         assert resolve(kv_cache={"num_blocks": 777, "block_size": 32}).num_blocks == 777

@@ -137,17 +137,35 @@ def test_mistakes_are_named(here: Path, entry: dict[str, Any], complaint: str) -
     assert complaint in str(caught.value)
 
 
-def test_options_of_pools_are_not_set_from_outside(here: Path, simulate: Simulate) -> None:
-    """What all policies take passes them by; by their label it is refused."""
+def sizes(here: Path, simulate: Simulate, setting: str) -> list[int]:
+    """`max_batch_size` of a policy, a prefill and a decode pool beside it, each 64 by default, with one setting."""
+    write_yaml(here / "both.yaml", **systems("orca", pools(decode={"policy": "orca"})))
+    answer = simulate("both.yaml", "--set", setting, "--out", "run", "--force")
+    assert answer.code == 0, answer.err
+    alone, two = resolved(here / "run")["policies"]
+    pair = two["disaggregated"]
+    return [alone["max_batch_size"], pair["prefill"]["max_batch_size"], pair["decode"]["max_batch_size"]]
+
+
+def test_settings_reach_pools(here: Path, simulate: Simulate) -> None:
+    """What all policies take pools take too; by the label both do, by the pool's name one."""
+    assert sizes(here, simulate, "max_batch_size=2") == [2, 2, 2]
+    assert sizes(here, simulate, "2P+1D.max_batch_size=2") == [64, 2, 2]
+    assert sizes(here, simulate, "2P+1D.decode.max_batch_size=2") == [64, 64, 2]
+    assert sizes(here, simulate, "orca.max_batch_size=2") == [2, 64, 64]
+
+
+def test_settings_that_no_pool_has(here: Path, simulate: Simulate) -> None:
+    """The nearest option of the pool's policy is named."""
     write_yaml(here / "both.yaml", **systems("orca", pools()))
-    assert simulate("both.yaml", "--set", "max_batch_size=2", "--out", "run").code == 0
-    assert resolved(here / "run")["policies"][1]["disaggregated"]["prefill"]["max_batch_size"] == 64
-    assert "is disaggregated" in simulate("both.yaml", "--set", "2P+1D.max_batch_size=2", "--out", "no").complaint
+    complaint = simulate("both.yaml", "--set", "2P+1D.max_batch_sise=2", "--out", "no").complaint
+    assert "max_batch_sise" in complaint
+    assert "max_batch_size" in complaint
 
 
 def test_a_policy_that_remembers_cannot_run_a_decode_pool(here: Path, simulate: Simulate) -> None:
     """It would not know whom it has."""
-    code = """from simulator.core import PolicyBase, Remembering
+    code = """from simulator.policy import PolicyBase, Remembering
 from dataclasses import dataclass
 class Planner(Remembering):
     def plan(self, view): return None
