@@ -64,7 +64,7 @@ class SglangLoop(Remembering):
         self._unforeseen += self._surprises(request, limit)
         self.waiting[request] = None
 
-    def ended(self, request: Request) -> None:
+    def left(self, request: Request) -> None:
         """Out of whatever batch it is in, which makes room."""
         self._unforeseen -= self._surprises(request, self.limits.pop(request, 0))
         self.waiting.pop(request, None)
@@ -74,6 +74,8 @@ class SglangLoop(Remembering):
                 self.full = False
         if request is self.chunked:
             self.chunked = None
+
+    ended = left
 
     def _surprises(self, request: Request, limit: int) -> bool:
         return request.target_tokens < limit and not self.options.disable_overlap_schedule

@@ -44,7 +44,7 @@ class RadixLoop(SglangLoop):
 
     def ended(self, request: Request) -> None:
         """See `SglangLoop`."""
-        super().ended(request)
+        self.left(request)
         self.cache.forget(request)
 
     def available(self, view: View) -> int:

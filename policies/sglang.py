@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 
 from policies._sglang_admission import LONGEST_OUTPUT
 from policies._sglang_loop import SglangLoop
@@ -38,11 +38,11 @@ class Sglang(PolicyBase):
     max_prefill_tokens: Annotated[int, Ge(1)] = 16384
     max_running_requests: Annotated[int, Ge(1)] | None = None
     schedule_policy: Literal["fcfs", "lpm"] = "fcfs"
-    schedule_conservativeness: Annotated[float, Gt(0)] = 1.0
+    schedule_conservativeness: Annotated[float, Gt(0), Le(1e6)] = 1.0
     enable_mixed_chunk: bool = False
     disable_radix_cache: bool = False
     disable_overlap_schedule: bool = False
-    page_size: Annotated[int, Ge(1)] = 1
+    page_size: Annotated[int, Ge(1), Le(2**20)] = 1
     context_length: Annotated[int, Ge(1)] | None = None
     max_new_tokens: Annotated[int, Ge(1)] | None = None
     ignore_eos: bool = True

@@ -16,7 +16,7 @@ from heapq import merge
 from itertools import accumulate, islice
 from typing import Annotated, Any, ClassVar, Literal
 
-from annotated_types import Ge
+from annotated_types import Ge, Le
 
 from policies._context_chunks import equal_progress, first_come
 from simulator.core import DECODES_ONLY, DECODES_UNTIL_ARRIVAL, DECODES_UNTIL_FINISH, Batch, Request, View
@@ -45,7 +45,7 @@ class TensorrtLlm(PolicyBase):
     max_num_active_requests: Annotated[int, Ge(1)] | None = None
     max_seq_len: Annotated[int, Ge(1)] | None = None
     max_tokens: Annotated[int, Ge(1)] | None = None
-    tokens_per_block: Annotated[int, Ge(1)] = 32
+    tokens_per_block: Annotated[int, Ge(1), Le(2**20)] = 32
 
     own_engine: ClassVar[str] = "TensorRT-LLM"
 
@@ -90,6 +90,10 @@ class TensorrtLlm(PolicyBase):
     def reserve_tokens(self, request: Request) -> int:
         """The first chunk takes the blocks of the whole prompt."""
         return request.known
+
+    def landing_tokens(self, request: Request) -> int:
+        """What is claimed to its last token, unless others are paused for it."""
+        return request.known if self._pauses else self._slots_to_completion(request)
 
     def rejects(self, request: Request, view: View) -> str | None:
         """What can never run. The engine lets such a request block all behind it, or stops with an assertion."""
@@ -145,8 +149,11 @@ class TensorrtLlm(PolicyBase):
 
     def _blocks_to_completion(self, request: Request, view: View) -> int:
         """Blocks of the prompt and all output declared, one slot more than is ever used."""
+        return -(-self._slots_to_completion(request) // view.block_size)
+
+    def _slots_to_completion(self, request: Request) -> int:
         slots = request.prompt_tokens + max(request.max_tokens, self.max_tokens or 0)
-        return -(-min(slots, self.max_seq_len or slots) // view.block_size)
+        return min(slots, self.max_seq_len or slots)
 
     def _contexts(self, view: View) -> Iterator[Request]:
         """Active requests whose prompt is not complete, in order."""

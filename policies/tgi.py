@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
-from annotated_types import Ge
+from annotated_types import Ge, Le
 
 from simulator.core import DECODES_ONLY, DECODES_UNTIL_ARRIVAL, DECODES_UNTIL_FINISH, Batch, Request, View
 from simulator.policy import Planner, PolicyBase, Remembering, Surroundings
@@ -32,7 +32,7 @@ class Tgi(PolicyBase):
     reserves besides; drafts are not modelled. `max_concurrent_requests`: None = no request is turned away.
     """
 
-    waiting_served_ratio: Annotated[float, Ge(0)] = 0.3
+    waiting_served_ratio: Annotated[float, Ge(0), Le(1e6)] = 0.3
     max_waiting_tokens: Annotated[int, Ge(0)] = 20
     max_batch_prefill_tokens: Annotated[int, Ge(1)] = 4096
     max_batch_total_tokens: Annotated[int, Ge(1)] | None = None
@@ -40,7 +40,7 @@ class Tgi(PolicyBase):
     max_concurrent_requests: Annotated[int, Ge(1)] | None = None
     prefill_chunking: bool = True
     prefix_caching: bool = True
-    block_size: Annotated[int, Ge(1)] | None = 1
+    block_size: Annotated[int, Ge(1), Le(2**20)] | None = 1
     max_new_tokens: Annotated[int, Ge(1)] | None = None
     speculate: Annotated[int, Ge(0)] = 0
 
@@ -56,7 +56,7 @@ class Tgi(PolicyBase):
     @property
     def promises(self) -> Promises:
         """First come, first served, and memory for all of a request before it begins."""
-        takes_all = self.max_concurrent_requests is None
+        takes_all = self.max_concurrent_requests is None and not self.prefix_caching
         return Promises(
             sequence_limit=None if self.prefill_chunking else self.max_batch_size,
             never_preempts=True,
@@ -156,8 +156,8 @@ class _BatchingTask(Remembering):
             if joining or not self._woken_again:
                 break
             self._woken_again = False
-        if not joining:
-            self._asleep = True
+        if not joining:  # in a prefill pool memory may yet come back from requests that have left
+            self._asleep = view.free_blocks == view.total_blocks
             return None
         self._note_prefill(view, len(joining), decoding=False)
         return Batch(joining, (), holds=_after(view, joining))

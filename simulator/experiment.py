@@ -109,9 +109,17 @@ class Experiment:
     def blocks_for(self, policy: Policy) -> tuple[int, int]:
         """Tokens of a block and number of blocks under `policy`, whose engine may have blocks of its own size."""
         size = self.kv_cache.block_size
-        if policy.block_size in (None, size):
+        own = policy.block_size
+        if own is None or own == size:
             return size, self.num_blocks
-        return policy.block_size, self.num_blocks * size // policy.block_size
+        return own, self.num_blocks * size // own
+
+    def check_prefixes(self, run: PolicyRun, block_size: int) -> None:
+        """Raises InputError where prefix ids of a trace say nothing about the policy's own blocks."""
+        size = self.prefix_block_size
+        if size % block_size and block_size % size:
+            problem = f"blocks of {block_size} tokens and prefix_block_size {size}: one must be a multiple of the other"
+            raise InputError(problem, path=run.source, key=run.label)
 
     def make_costs(self) -> StepCosts:
         """The prices of steps."""

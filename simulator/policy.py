@@ -26,6 +26,8 @@ class Planner(Protocol):
 
     def arrived(self, request: Request) -> None: ...
 
+    def left(self, request: Request) -> None: ...
+
     def ended(self, request: Request) -> None: ...
 
     completed: Callable[[int], None] | None
@@ -47,6 +49,10 @@ class Remembering:
 
     def arrived(self, request: Request) -> None:
         """`request` waits now; not told of one that can never run."""
+
+    def left(self, request: Request) -> None:
+        """`request` has its last token here and is no longer in the batch, but keeps what it holds: in a prefill pool,
+        until its KV has been sent. `ended` follows."""
 
     def ended(self, request: Request) -> None:
         """`request` has finished, or was dropped; what it held is free."""
@@ -90,6 +96,8 @@ class Policy(Protocol):
     def target_tokens(self, request: Request, view: View) -> int: ...
 
     def reserve_tokens(self, request: Request) -> int: ...
+
+    def landing_tokens(self, request: Request) -> int: ...
 
     def rejects(self, request: Request, view: View) -> str | None: ...
 
@@ -164,6 +172,9 @@ class PolicyBase:
     def arrived(self, request: Request) -> None:
         """Nothing to remember."""
 
+    def left(self, request: Request) -> None:
+        """Nothing to remember."""
+
     def ended(self, request: Request) -> None:
         """Nothing to remember."""
 
@@ -177,6 +188,10 @@ class PolicyBase:
     def reserve_tokens(self, request: Request) -> int:
         """KV slots, in tokens, that admission takes at once; 0 = only those of the tokens being computed."""
         return 0
+
+    def landing_tokens(self, request: Request) -> int:
+        """KV slots, in tokens, that `request` takes at once in a decode pool, where it comes with its KV entries."""
+        return self.reserve_tokens(request)
 
     def rejects(self, request: Request, view: View) -> str | None:
         """Why `request` can never run, or None."""

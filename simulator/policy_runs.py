@@ -19,6 +19,7 @@ from simulator.policy import Surroundings
 
 DISAGGREGATED = "disaggregated"
 """The key of an entry that is a system of two pools."""
+POOLS = ("prefill", "decode")
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,8 @@ def _two_pools(raw: Mapping[str, Any], where: str, labels: Sequence[str]) -> Pol
         if key not in (DISAGGREGATED, "label"):
             known = nearest(str(key), [DISAGGREGATED, "label"], "keys")
             raise InputError(f"unknown key beside {DISAGGREGATED}; {known}", path=where, key=str(key))
-    options = _mapping(raw[DISAGGREGATED], where, DISAGGREGATED)
+    options = dict(_mapping(raw[DISAGGREGATED], where, DISAGGREGATED))
+    options |= {pool: {"policy": options[pool]} for pool in POOLS if isinstance(options.get(pool), str)}
     return PolicyRun(_label(raw, where, DISAGGREGATED, labels), DISAGGREGATED, options, where)
 
 

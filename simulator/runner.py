@@ -10,6 +10,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -61,6 +62,8 @@ def run_policy(experiment: Experiment, run: PolicyRun, trace: Trace, on_step: On
         parallel = experiment.parallel
         times = [experiment.make_times(costs, policy, run) for _ in range(parallel.replicas)]
         block_size, num_blocks = experiment.blocks_for(policy)
+        if trace.prefix_ids is not None:
+            experiment.check_prefixes(run, block_size)
     with _unhindered(), _blaming(run):
         log = simulate(
             requests_of(trace, block_size, experiment.prefix_block_size),
@@ -134,6 +137,8 @@ def run_policies(
         try:
             for future in as_completed(futures):
                 yield future.result()
+        except BrokenProcessPool:
+            raise ChildProcessError("a worker process was killed; where memory is short use fewer --jobs") from None
         except BaseException:  # leaving the pool would wait for what still runs
             for child in multiprocessing.active_children():
                 child.terminate()

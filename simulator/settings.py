@@ -9,10 +9,8 @@ import yaml
 
 from simulator.errors import InputError, nearest
 from simulator.plugins import policy_class, policy_options
-from simulator.policy_runs import PolicyRun, on_ready_settings
+from simulator.policy_runs import POOLS, PolicyRun, on_ready_settings
 from simulator.validation import parse_value
-
-_POOLS = ("prefill", "decode")
 
 
 class _Place(NamedTuple):
@@ -51,7 +49,7 @@ def _places(runs: Sequence[PolicyRun], folders: tuple[Path, ...]) -> Iterator[_P
         if not run.disaggregated:
             yield _Place(run.label, None, policy_options(policy_class(run.policy, folders)))
             continue
-        for pool in _POOLS:
+        for pool in POOLS:
             policy = _policy_of(run.options.get(pool))
             if policy is not None:
                 yield _Place(run.label, pool, policy_options(policy_class(policy, folders)))

@@ -59,12 +59,13 @@ class CaseMaker:
         """Case `number`."""
         random = np.random.default_rng([self._seed, number])
         block_size = int(random.choice([1, 4, 16]))
+        block_size = self._policy.block_size or block_size
         if self._crowd is not None and number % 16 == 15:
             requests = self._burst(random, self._crowd + 3)
         else:
             requests = self._mixture(random, min(1 + number // 3, 14))
         if max(prompt for _, prompt, *_ in requests) > 1024:
-            block_size = 16
+            block_size = self._policy.block_size or 16
             requests = requests[:4]
         blocks = self._pool(random, requests, block_size)
         steps_in_flight = int(random.choice(self._steps_in_flight))

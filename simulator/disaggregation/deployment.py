@@ -49,6 +49,9 @@ class Disaggregated:
     def run(self, run: PolicyRun, trace: Trace, on_step: OnStep | None = None) -> PolicyResult:
         """The two pools over the whole trace."""
         prefill, decode = _Side(self.prefill), _Side(self.decode)
+        if trace.prefix_ids is not None:
+            for experiment, side in ((self.prefill, prefill), (self.decode, decode)):
+                experiment.check_prefixes(run, side.pool.block_size)
         log = simulate_pools(
             requests_of(trace, prefill.pool.block_size, self.prefill.prefix_block_size),
             prefill.pool,

@@ -5,14 +5,16 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 
+from simulator.core import View
+from simulator.decodes import Decodes
 from simulator.disaggregation.deployment import Disaggregated, Transfer
 from simulator.errors import InputError
 from simulator.experiment import Experiment, as_yaml_keys
 from simulator.network import Link, Network, default_network, load_network
-from simulator.policy import PolicyBase
 from simulator.policy_runs import DISAGGREGATED, PolicyRun
+from simulator.queues import FcfsQueue
 from simulator.validation import parse
 
 _PARALLEL = ("tensor", "pipeline", "replicas", "pipeline_layers", "router")
@@ -27,8 +29,8 @@ Resolve = Callable[[Mapping[str, Any]], Experiment]
 class _LinkKeys:
     """A link by its facts."""
 
-    gb_per_s: Annotated[float, Gt(0)]
-    latency_us: Annotated[float, Ge(0)] = 0.0
+    gb_per_s: Annotated[float, Gt(0), Le(1e9)]
+    latency_us: Annotated[float, Ge(0), Le(1e9)] = 0.0
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,10 @@ def resolve_system(
 
 def _pool(name: str, pool: Mapping[str, Any], run: PolicyRun, raw: Mapping[str, Any], resolve: Resolve) -> Experiment:
     """One pool as an experiment."""
+    for key in ("parallel", "label"):
+        if key in pool:
+            problem = f"a pool has no such key; it has {', '.join(_PARALLEL)} beside its policy's options"
+            raise InputError(problem, path=run.source, key=f"{DISAGGREGATED}.{name}.{key}")
     policy = {key: value for key, value in pool.items() if key not in (*_PARALLEL, *_OF_POOL)}
     keys = {key: raw[key] for key in (*_SHARED, *_OF_POOL) if key in raw}
     keys |= {key: pool[key] for key in _OF_POOL if key in pool}
@@ -86,7 +92,8 @@ def _pool(name: str, pool: Mapping[str, Any], run: PolicyRun, raw: Mapping[str, 
 def _require_stateless(decode: Experiment, run: PolicyRun) -> None:
     """A planner that remembers whom it has admitted would not know of those that come from the other pool."""
     [own] = decode.policies
-    if type(decode.make_policy(own)).start is not PolicyBase.start:
+    policy, size = decode.make_policy(own), decode.kv_cache.block_size
+    if policy.start(View(size, decode.num_blocks, Decodes(size), FcfsQueue()), contents=True) is not policy:
         problem = f"{own.policy} remembers whom it has admitted, so it cannot run a decode pool"
         raise InputError(problem, path=run.source, key=f"{DISAGGREGATED}.decode.policy")
 

@@ -69,6 +69,7 @@ class PrefillScheduler(Scheduler):
                 if there:
                     del self.view.running[request]
                     self._held[request] = None
+                    self.planner.left(request)
                 else:  # preempted while its token was under way
                     self._end(request, FINISHED)
                 self.done.append((request, there))
@@ -117,7 +118,7 @@ class DecodeScheduler(Scheduler):
     def queue(self, incoming: Incoming) -> None:
         """Its prompt is computed; it waits for room here."""
         request = incoming.request
-        reserved = self._reserve_tokens(request)
+        reserved = self.policy.landing_tokens(request)
         request.reserved_blocks = -(-reserved // self._block_size)
         incoming.blocks = max(request.reserved_blocks, -(-request.computed // self._block_size))
         self.outstanding_tokens += request.prompt_tokens + request.target_tokens

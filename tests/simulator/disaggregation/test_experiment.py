@@ -155,6 +155,21 @@ def test_settings_reach_pools(here: Path, simulate: Simulate) -> None:
     assert sizes(here, simulate, "orca.max_batch_size=2") == [2, 64, 64]
 
 
+@pytest.mark.parametrize("key", ["parallel", "label"])
+def test_keys_of_an_entry_inside_a_pool(key: str, here: Path, simulate: Simulate) -> None:
+    """They would be passed over in silence; GPUs of a pool are keys of its own."""
+    write_yaml(here / "both.yaml", **systems(pools(decode={"policy": "vllm", key: {"replicas": 2}})))
+    complaint = simulate("both.yaml", "--out", "no").complaint
+    assert f"disaggregated.decode.{key}: a pool has no such key; it has tensor, pipeline, replicas" in complaint
+
+
+def test_a_pool_by_the_name_of_its_policy(here: Path, simulate: Simulate) -> None:
+    """`decode: vllm` is `decode: {policy: vllm}`."""
+    write_yaml(here / "both.yaml", **systems(pools(decode="sarathi-serve")))
+    assert simulate("both.yaml", "--out", "run").code == 0
+    assert resolved(here / "run")["policies"][0]["disaggregated"]["decode"]["chunk_size"] == 2048
+
+
 def test_settings_that_no_pool_has(here: Path, simulate: Simulate) -> None:
     """The nearest option of the pool's policy is named."""
     write_yaml(here / "both.yaml", **systems("orca", pools()))
