@@ -93,7 +93,8 @@ def _require_stateless(decode: Experiment, run: PolicyRun) -> None:
     """A planner that remembers whom it has admitted would not know of those that come from the other pool."""
     [own] = decode.policies
     policy, size = decode.make_policy(own), decode.kv_cache.block_size
-    if policy.start(View(size, decode.num_blocks, Decodes(size), FcfsQueue()), contents=True) is not policy:
+    planner: object = policy.start(View(size, decode.num_blocks, Decodes(size), FcfsQueue()), contents=True)
+    if planner is not policy:
         problem = f"{own.policy} remembers whom it has admitted, so it cannot run a decode pool"
         raise InputError(problem, path=run.source, key=f"{DISAGGREGATED}.decode.policy")
 
