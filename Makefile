@@ -37,7 +37,7 @@ schedulers: $(VENV)/.installed ## run every scheduler on the bundled trace and w
 	@$(BIN)/simulate-trace policies/all.yaml --out results/all --force $(ARGS)
 	@$(BIN)/python bench/schedulers_table.py results/all
 
-disaggregation: $(VENV)/.installed ## run chunked prefill against disaggregation over loads again and write results/disaggregation
+disaggregation: $(VENV)/.installed ## run chunked prefill against disaggregation over loads again and write results/disaggregation, in some minutes
 	@$(BIN)/python -m simulator.reproduce.loads results/disaggregation $(ARGS)
 
 test: $(VENV)/.installed-dev ## run the tests (ARGS="-k trace" chooses some)

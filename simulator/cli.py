@@ -31,6 +31,9 @@ Examples:
   simulate-trace mytrace.csv --policy vllm --policy vllm \\
       --set vllm-2.max_num_batched_tokens=512 --out compare --force
   simulate-trace mytrace.csv --policy my_policies:ShortestFirst
+  simulate-trace --policy vllm --policy my-pools.yaml
+      two GPUs, for prompts and for decodes; in my-pools.yaml
+      disaggregated: {prefill: {policy: vllm}, decode: {policy: vllm}}
   simulate-trace compare/experiment.yaml --out again
       repeat a run, byte for byte
 
@@ -81,7 +84,12 @@ Exit status: 0 done, 2 the input is wrong, 1 anything else.
     metavar="NAME",
     help="What joins the GPUs: a bundled network such as h200-nvlink, or the path of a YAML. [default: by the GPU]",
 )
-@click.option("--num-blocks", type=int, metavar="N", help="KV-cache blocks, as the engine reports them.")
+@click.option(
+    "--num-blocks",
+    type=int,
+    metavar="N",
+    help="KV-cache blocks of `kv_cache.block_size` tokens (16 unless an experiment says otherwise).",
+)
 @click.option(
     "--out",
     type=click.Path(path_type=Path),

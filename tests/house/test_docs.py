@@ -20,7 +20,7 @@ PAGE = (ROOT / "docs/write-a-policy.md").read_text(encoding="utf-8")
 FILES = dict(re.findall(r"^`([\w.-]+)`:\n\n```\w+\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
 BLOCKS = re.findall(r"^```sh\n(.*?)^```(?:\n\n```text\n(.*?)^```)?", PAGE, re.MULTILINE | re.DOTALL)
 NAME = "ShortestPromptFirst"
-MODULES = ("my_policies", "too_greedy", "promising")
+MODULES = ("my_policies", "too_greedy", "promising", "every_few")
 
 
 @pytest.fixture

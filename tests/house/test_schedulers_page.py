@@ -27,16 +27,25 @@ def tables() -> ModuleType:
     return module
 
 
-def test_every_policy_has_a_row() -> None:
-    """Those that ship and the ready-made settings."""
-    described = set(re.findall(r"^\| `([\w-]+)`", PAGE.partition("## Measured")[0], re.MULTILINE))
-    assert {*policy_names(), *setting_names()} <= described
+def described() -> list[list[str]]:
+    """The tables before the measured one, a list of lines each."""
+    tables = re.findall(r"(?:^\|.*\n)+", PAGE.partition("## Measured")[0], re.MULTILINE)
+    return [table.splitlines() for table in tables]
+
+
+def test_every_policy_has_a_row_in_every_table() -> None:
+    """Those that ship and the ready-made settings: what they run, their memory, their source."""
+    assert len(described()) == 3
+    for lines in described():
+        names = {match[1] for line in lines if (match := re.match(r"\| `([\w-]+)`", line))}
+        assert {*policy_names(), *setting_names()} <= names
 
 
 def test_every_row_has_every_column() -> None:
-    """No cell is forgotten, and none has a bar in it."""
-    rows = [line for line in PAGE.partition("## Measured")[0].splitlines() if line.startswith("|")]
-    assert {line.count("|") for line in rows} == {10}
+    """No cell is forgotten, and none has a bar in it; the tables have the same rows."""
+    for lines in described():
+        assert len({line.count("|") for line in lines}) == 1
+    assert len({tuple(line.split(" | ")[0] for line in lines) for lines in described()}) == 1
 
 
 def test_the_measured_table_is_what_is_measured(tables: ModuleType, tmp_path, monkeypatch) -> None:

@@ -10,7 +10,7 @@ from simulator.errors import InputError
 from simulator.reproduce.loads import figure1
 from simulator.reproduce.loads.page import page
 from simulator.reproduce.loads.plots import measures
-from simulator.reproduce.loads.sweep import Slo, Sweep, crossovers, offered_per_s, read_sweep, run_at
+from simulator.reproduce.loads.sweep import Slo, Sweep, crossovers, first_ahead, offered_per_s, read_sweep, run_at
 from tests.house.paths import ROOT
 
 FOLDER = ROOT / "results/disaggregation"
@@ -79,6 +79,13 @@ def test_less_can_be_better() -> None:
 def test_nearly_equal_is_no_lead() -> None:
     """Within half a per cent nobody leads, so nobody overtakes."""
     assert crossovers(table([3, 3, 3], [1, 1, 1], [3.001, 2, 1]), SWEEP, "x", higher=True) == []
+
+
+def test_who_is_ahead_first_is_told_where_the_sides_differ() -> None:
+    """Level at the lowest load, pools better at the next; where nothing ever differs nobody is."""
+    assert first_ahead(table([3, 3, 9], [1, 1, 1], [3, 5, 1]), SWEEP, "x", higher=True) == ("pools", 1.0)
+    assert first_ahead(table([3, 3, 9], [4, 4, 9], [3, 5, 1]), SWEEP, "x", higher=False) == ("shared GPUs", 1.0)
+    assert first_ahead(table([3, 3, 3], [1, 1, 1], [3, 3, 3]), SWEEP, "x", higher=True) is None
 
 
 def test_requests_of_figure_1_are_the_committed_ones(tmp_path: Path) -> None:

@@ -531,8 +531,8 @@ class TestOwnPolicyThatBreaks:
         ("body", "said"),
         [
             ("return 5", "OneByOne.plan returned 5; it must be a Batch or None"),
-            ("raise KeyError('x')", "line 17: KeyError: 'x'"),
-            ("raise SystemExit(0)", "line 17: SystemExit: 0"),
+            ("raise KeyError('x')", "line 18: KeyError: 'x'"),
+            ("raise SystemExit(0)", "line 18: SystemExit: 0"),
         ],
     )
     def test_failure(self, simulate: Simulate, here: Path, body: str, said: str) -> None:

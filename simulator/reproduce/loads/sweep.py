@@ -16,6 +16,7 @@ from simulator.files import load_yaml
 from simulator.report.measures import TIE
 from simulator.results import PolicyResult, floats
 from simulator.runner import load_trace, run_policy
+from simulator.trace import Floats
 from simulator.validation import parse
 
 KEPT = (
@@ -111,6 +112,9 @@ def _row(task: tuple[Path, Sweep, float, str]) -> dict[str, Any]:
     return row | {name: float(result.summary[name]) for name in KEPT}
 
 
+SIDES = ("shared GPUs", "pools")
+
+
 @dataclass(frozen=True)
 class Crossover:
     """Where, in offered requests a second and GPU, the better one of two sides of a measure is no longer the same."""
@@ -124,23 +128,36 @@ class Crossover:
 def crossovers(table: Sequence[Mapping[str, Any]], sweep: Sweep, measure: str, *, higher: bool) -> list[Crossover]:
     """Where the best shared system and the best one of pools change places, linear between two loads; loads at which
     they are within `TIE` of each other do not tell."""
-    best = max if higher else min
-    loads = sorted({row["offered_per_s_per_gpu"] for row in table})
-    sides = {"shared GPUs": sweep.shared, "pools": sweep.pools}
-    values = {
-        side: [
-            best(row[measure] for row in table if row["label"] in labels and row["offered_per_s_per_gpu"] == load)
-            for load in loads
-        ]
-        for side, labels in sides.items()
-    }
-    of_shared, of_pools = (np.array(of_side) for of_side in values.values())
-    lead = (of_shared - of_pools) * (1 if higher else -1)
-    told = np.flatnonzero(np.abs(lead) > TIE * np.maximum(of_shared, of_pools))
+    loads, lead = _leads(table, sweep, measure, higher)
     found = []
-    for low, high in pairwise(told.tolist()):
+    for low, high in pairwise(np.flatnonzero(lead).tolist()):
         if lead[low] * lead[high] < 0:
             at = loads[low] + lead[low] / (lead[low] - lead[high]) * (loads[high] - loads[low])
-            before, after = list(sides) if lead[low] > 0 else list(sides)[::-1]
+            before, after = SIDES if lead[low] > 0 else SIDES[::-1]
             found.append(Crossover(measure, float(at), before, after))
     return found
+
+
+def first_ahead(
+    table: Sequence[Mapping[str, Any]], sweep: Sweep, measure: str, *, higher: bool
+) -> tuple[str, float] | None:
+    """Which side is better at the lowest load at which one is, and that load; None: they are level at all."""
+    loads, lead = _leads(table, sweep, measure, higher)
+    return next(((SIDES[ahead < 0], load) for load, ahead in zip(loads, lead.tolist(), strict=True) if ahead), None)
+
+
+def _leads(table: Sequence[Mapping[str, Any]], sweep: Sweep, measure: str, higher: bool) -> tuple[list[float], Floats]:
+    """Offered loads, and by how much the best shared system is better there than the best of pools; 0: a tie."""
+    best = max if higher else min
+    loads = sorted({row["offered_per_s_per_gpu"] for row in table})
+    of_shared, of_pools = (
+        np.array(
+            [
+                best(row[measure] for row in table if row["label"] in labels and row["offered_per_s_per_gpu"] == load)
+                for load in loads
+            ]
+        )
+        for labels in (sweep.shared, sweep.pools)
+    )
+    lead = (of_shared - of_pools) * (1 if higher else -1)
+    return loads, np.where(np.abs(lead) > TIE * np.maximum(of_shared, of_pools), lead, 0.0)
