@@ -250,7 +250,8 @@ def _report(
     page: bool,
 ) -> None:
     from simulator.experiment import parallel_in_words
-    from simulator.report.terminal import notes, summary_table
+    from simulator.printing import print_table
+    from simulator.report.terminal import notes, remarks, summary_table
 
     costs = experiment.costs if isinstance(experiment.costs, str) else "linear (analytic)"
     costs += parallel_in_words(experiment.parallel)
@@ -263,8 +264,8 @@ def _report(
                 from simulator.report.page import write_page
 
                 write_page(results, folder, keys, drawn)
-    console.print(summary_table(results, width=console.width))
-    for line in notes(results):
+    print_table(console, summary_table(results, width=console.width))
+    for line in (*remarks(results), *notes(results)):
         _say(console, line)
     engine = "" if experiment.engine == "none" else f", engine {experiment.engine}"
     _say(console, f"{len(trace)} requests of {trace.name}, costs {costs}{engine}; written to {folder}")

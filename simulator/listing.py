@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from simulator.printing import print_table
+
 
 def print_listing(what: str) -> None:
     """Print the policies with their options, the cost tables, models, engine profiles or trace formats."""
@@ -22,7 +24,7 @@ def print_listing(what: str) -> None:
     }
     console = Console()
     console.width = max(console.width, 110 if what == "costs" else 100)
-    console.print(makers[what]())
+    print_table(console, makers[what]())
 
 
 def _table(*columns: str) -> Table:
@@ -40,6 +42,7 @@ def _policies() -> Table:
         what, options = _policy(name) if name in policy_names() else _setting(name)
         shown = [f"  {key} ({'-' if value is None else value})" for key, value in options.items()]
         table.add_row(name, Text("\n".join([what, *shown])))
+    table.add_row()
     for path in experiment_files():
         table.add_row("", Text(f"simulate-trace policies/{path.name}: {_title(path)}"))
     return table

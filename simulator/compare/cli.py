@@ -104,11 +104,12 @@ def _print(comparison: object, out: Path | None) -> None:
 
     from simulator.compare.comparison import Comparison
     from simulator.compare.terminal import lines, tables
+    from simulator.printing import print_table
 
     assert isinstance(comparison, Comparison)
     console = Console(width=None if sys.stdout is not None and sys.stdout.isatty() else 110)
     for table in tables(comparison):
-        console.print(table)
+        print_table(console, table)
         console.print()
     for line in [*lines(comparison), *([f"written to {out}"] if out is not None else [])]:
         console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -95,6 +95,7 @@ def calibrate_engine(
     from simulator.engines.profile import check_profile, dump_profile, load_engine
     from simulator.engines.recording import read_recording
     from simulator.named_tables import find_table
+    from simulator.printing import print_table
 
     if out is not None:
         _require_free(out, force)
@@ -112,7 +113,7 @@ def calibrate_engine(
     found = calibrate(recordings, start, name=name or (out.stem if out is not None else start.name), held_out=hold_out)
     console = Console()
     console.width = max(console.width, 100)
-    console.print(residual_table(found))
+    print_table(console, residual_table(found))
     for recording in recordings:
         for note in recording.log.notes:
             console.print(f"note: {recording.name}: {note}", highlight=False, markup=False, soft_wrap=True)

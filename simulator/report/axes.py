@@ -9,23 +9,26 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
+from simulator.report.comparable import SLACK, keep_up, needed_s
 from simulator.report.style import INK, MUTED, Look
-from simulator.report.wording import count, shorten, tick
+from simulator.report.wording import count, duration, shorten, tick
 from simulator.results import PolicyResult
 from simulator.trace import Floats
 
 ROW_INCHES = 0.215
 LABEL_LIMIT = 44
 PANEL_INCHES = 1.15  # the height of one of many panels, its title included
+MUCH_LONGER = 1.25  # a run this many times as long as those that keep up squeezes them
 WIDE = 8.0  # a range of more than this factor is drawn on a logarithmic axis
 
 
 @dataclass(frozen=True)
 class Span:
-    """A stretch of the run, in seconds since the trace's zero."""
+    """A stretch of the run, in seconds since the trace's zero; `beyond` says what goes on after it."""
 
     start_s: float
     end_s: float
+    beyond: str = ""
 
     def edges(self, bins: int) -> Floats:
         """`bins` equal bins, as their bins + 1 edges in trace seconds."""
@@ -33,11 +36,20 @@ class Span:
 
 
 def span(results: Sequence[PolicyResult]) -> Span:
-    """From the first arrival to the last step's end of any policy; one second where nothing happened."""
+    """From the first arrival to the last step's end of any policy; one second where nothing happened.
+
+    Where some keep up and others run much longer, it ends soon after those that do: the rest is a queue that drains.
+    """
     starts = [result.requests["arrival_s"].min() for result in results if len(result.requests)]
     ends = [result.iterations["end_s"].max() for result in results if len(result.iterations)]
     start = float(np.nanmin(starts)) if starts and not np.isnan(starts).all() else 0.0
     end = float(np.nanmax(ends)) if ends and not np.isnan(ends).all() else start
+    late = [not kept for kept in keep_up(results)]
+    soon = start + SLACK * needed_s(results)
+    if any(late) and end - start > MUCH_LONGER * (soon - start):
+        return Span(
+            start, soon, f"{sum(late)} {'runs' if sum(late) == 1 else 'run'} longer, up to {duration(end - start)}"
+        )
     return Span(start, end if end > start else start + 1.0)
 
 
@@ -51,7 +63,7 @@ def time_axis(axes: Axes, shown: Span, origin_s: float) -> None:
     ticks = [value for value in MaxNLocator(7 if last < 1e5 else 4).tick_values(first, last) if first <= value <= last]
     axes.xaxis.set_major_locator(FixedLocator([origin_s + size * value for value in ticks]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{round((x - origin_s) / size, 6):,.10g}"))
-    axes.set_xlabel(f"Time since the first arrival ({unit})")
+    axes.set_xlabel(f"Time since the first arrival ({unit})" + (f"; {shown.beyond}" if shown.beyond else ""))
 
 
 def latency_axis(axis: Axis, smallest: float, largest: float, room: float = 5.0) -> bool:
@@ -86,16 +98,19 @@ def two_lines(label: str) -> str:
     return "\n".join(lines if len(lines) <= 2 else [text[:half], text[half:]])
 
 
-def key(axes: Axes, labels: Sequence[str], drawn: Sequence[Look], columns: dict[str, Sequence[str]]) -> None:
-    """A legend that is a table: a line sample, the label and its numbers, a row a policy.
+def key(
+    axes: Axes, labels: Sequence[str], drawn: Sequence[Look], columns: dict[str, Sequence[str]], over: str = ""
+) -> None:
+    """A legend that is a table: a line sample, the label and its numbers, a row a policy; `over` heads the columns.
 
-    `axes` should be key_inches high; it becomes blank paper.
+    `axes` should be key_inches high, for a row more with `over`; it becomes blank paper.
     """
     names = [shorten(label, LABEL_LIMIT) for label in labels]
     axes.set_axis_off()
     axes.set_xlim(0, 1)
-    axes.set_ylim(len(names) + 0.9, -0.6)
+    axes.set_ylim(len(names) + 0.9, -1.6 if over else -0.6)
     first = 0.15 + 0.0092 * max(10, *map(len, names))
+    axes.text(first + 0.108 * (len(columns) - 1), -1, over, ha="right", va="center", color=MUTED)
     for column, (heading, texts) in enumerate(columns.items()):
         x = first + 0.108 * column
         axes.text(x, 0, heading, ha="right", va="center", color=MUTED)

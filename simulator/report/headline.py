@@ -4,17 +4,19 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from simulator.report.measures import BUBBLES, HEADLINE, Measure, finished, served_alike, winners, with_pipeline
-from simulator.report.wording import opening
+from simulator.report.comparable import keep_up, remarks, served_alike, with_gpus
+from simulator.report.measures import BUBBLES, HEADLINE, Measure, finished, winners, with_pipeline
+from simulator.report.wording import listed, opening
 from simulator.results import PolicyResult
 
 NEARLY = 1.02  # a factor below which two values are called about the same
 
 
 def headline(results: Sequence[PolicyResult]) -> list[str]:
-    """A sentence for each measure of the comparison that at least two policies have.
+    """What sets policies apart, and a sentence for each measure of the comparison that at least two have.
 
-    One sentence in all where they did not finish the same requests: who refuses the long ones looks fast.
+    One sentence in all where they did not finish the same requests: who refuses the long ones looks fast. Who does not
+    keep up is compared by throughput alone.
     """
     if len(results) > 1 and not served_alike(results):
         served = ", ".join("{} {:,} of {:,}".format(result.label, *finished(result)) for result in results)
@@ -22,26 +24,30 @@ def headline(results: Sequence[PolicyResult]) -> list[str]:
             "The policies did not serve the same requests to the same length, so none is called better than another:"
             f" finished {served}. See the notes for the reasons; equal limits make them comparable."
         ]
-    sentences = []
+    sentences = remarks(results) if len(results) > 1 else []
+    kept = [result for result, kept in zip(with_gpus(results), keep_up(results), strict=True) if kept]
     for measure in with_pipeline(HEADLINE, results, BUBBLES):
-        known = [(measure.of(result), result.label) for result in results if math.isfinite(measure.of(result))]
+        compared = with_gpus(results) if measure.kind == "rate" else kept
+        known = [(measure.of(result), result.label) for result in compared if math.isfinite(measure.of(result))]
         if len(known) >= 2:
             ranked = sorted(known, key=lambda one: one[0], reverse=measure.better == "higher")
-            sentences.append(_sentence(measure, ranked, len(known) == len(results)))
+            everyone = "all policies" if len(compared) == len(results) else "all that keep up"
+            whose = everyone if len(known) == len(compared) else f"the {len(ranked)} policies that have one"
+            sentences.append(_sentence(measure, ranked, whose, len(compared) < len(results)))
     return sentences
 
 
-def _sentence(measure: Measure, ranked: list[tuple[float, str]], everyone: bool) -> str:
-    """`ranked` are (value, label), best first; `everyone`: no policy is without a value."""
+def _sentence(measure: Measure, ranked: list[tuple[float, str]], whose: str, some: bool) -> str:
+    """`ranked` are (value, label), best first; `whose` values they are; `some`: only of those that keep up."""
     best, worst = ranked[0][0], ranked[-1][0]
     if _factor(best, worst) < NEARLY:
-        whose = "all policies" if everyone else f"the {len(ranked)} policies that have one"
         return f"{opening(measure.noun)} is about the same for {whose}: {_between(measure, best, worst)}."
     won = winners(measure, [value for value, _ in ranked])
     tied = [label for (_, label), best_too in zip(ranked, won, strict=True) if best_too]
     verb, extreme = "have" if len(tied) > 1 else "has", "highest" if measure.better == "higher" else "lowest"
     shown, rest = _between(measure, best, ranked[len(tied) - 1][0]), _others(measure, ranked[len(tied) :], best)
-    return f"{_listed(tied)} {verb} the {extreme} {measure.noun}: {shown}, {rest}."
+    among = "Of those that keep up, " if some else ""
+    return f"{among}{listed(tied)} {verb} the {extreme} {measure.noun}: {shown}, {rest}."
 
 
 def _between(measure: Measure, one: float, other: float) -> str:
@@ -84,10 +90,6 @@ def _factor(one: float, other: float) -> float:
     if low == high:
         return 1.0
     return high / low if low else math.inf
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def notes(results: Sequence[PolicyResult]) -> list[str]:

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
+from simulator.report.comparable import keep_up, served_alike, unlike_gpus
 from simulator.report.wording import duration, significant
 from simulator.results import SUMMARY_METRICS, SUMMARY_STATISTICS, PolicyResult
 
@@ -65,6 +64,7 @@ BUBBLES = Measure("bubble_fraction", "Bubbles", "", "fraction", "lower", "share 
 REQUEST_BUBBLES_P50 = Measure(
     "request_bubble_p50_s", "Request bubbles", "p50", "seconds", "lower", "median of the bubbles that a request meets"
 )
+GPUS = Measure("gpus", "GPUs", "", "count", "")
 KV_PEAK = Measure("kv_peak_fraction", "KV", "peak", "fraction", "")
 
 TERMINAL = (OUTPUT_RATE, TTFT_P50, TTFT_P99, ITL_P50, ITL_P99, E2E_P50, PREEMPTIONS, KV_PEAK)
@@ -73,16 +73,18 @@ PAGE = (
     Measure("duration_s", "Duration", "", "seconds", ""),
     REQUEST_RATE,
     OUTPUT_RATE,
-    Measure("output_tokens_per_s_per_gpu", "Output of a GPU", "tokens/s", "rate", "higher"),
+    Measure("output_tokens_per_s_per_gpu", "Output per GPU", "tokens/s", "rate", "higher"),
     *(_latency(name, statistic) for name in SUMMARY_METRICS for statistic in SUMMARY_STATISTICS),
     Measure("iterations", "Steps", "", "count", ""),
     PREEMPTIONS,
     BUBBLES,
     KV_PEAK,
-    *(_latency("transfer", statistic) for statistic in ("mean", "p99")),
-    *(_latency("decode_queue", statistic) for statistic in ("mean", "p99")),
+)
+OF_POOLS = (
     Measure("prefill_idle_fraction", "Idle prefill pool", "", "fraction", ""),
     Measure("decode_idle_fraction", "Idle decode pool", "", "fraction", ""),
+    *(_latency("transfer", statistic) for statistic in ("mean", "p99")),
+    *(_latency("decode_queue", statistic) for statistic in ("mean", "p99")),
 )
 
 
@@ -96,6 +98,17 @@ def with_pipeline(measures: Sequence[Measure], results: Sequence[PolicyResult], 
     return (*measures, added) if pipelined(results) else tuple(measures)
 
 
+def with_gpus_first(measures: Sequence[Measure], results: Sequence[PolicyResult]) -> tuple[Measure, ...]:
+    """`measures`, and before them the GPUs where they differ."""
+    return (GPUS, *measures) if unlike_gpus(results) else tuple(measures)
+
+
+def page_measures(results: Sequence[PolicyResult]) -> tuple[Measure, ...]:
+    """All that is told of `results`: of pools and pipelines only where there are any."""
+    pools = OF_POOLS if any(result.pools is not None for result in results) else ()
+    return with_gpus_first(with_pipeline((*PAGE, *pools), results, REQUEST_BUBBLES_P50), results)
+
+
 def bare(value: float, kind: Kind) -> str:
     """A value without its unit: three significant digits, whole counts, per cent for fractions."""
     if not math.isfinite(value):
@@ -103,16 +116,6 @@ def bare(value: float, kind: Kind) -> str:
     if kind == "count":
         return f"{value:,.0f}"
     return f"{100 * value:.1f}%" if kind == "fraction" else significant(value)
-
-
-def served_alike(results: Sequence[PolicyResult]) -> bool:
-    """Whether the policies finished the same requests with the same outputs, so that their latencies compare."""
-    first = results[0].requests
-    return all(
-        np.array_equal(result.requests["status"], first["status"])
-        and np.array_equal(result.requests["generated_tokens"], first["generated_tokens"])
-        for result in results[1:]
-    )
 
 
 def shared_unit(measure: Measure, values: Sequence[float]) -> tuple[str, float]:
@@ -127,13 +130,17 @@ def column(measure: Measure, results: Sequence[PolicyResult]) -> tuple[str, list
     """A table's column: its unit (empty if none), a text a policy, and whether it is the best.
 
     All statistics of a latency share one unit. What is within TIE of the best wins with it; nobody wins where all are
-    within TIE, alone, where neither way is better, or where the policies did not finish the same requests.
+    within TIE, alone, where neither way is better, or where the policies did not finish the same requests. Who does not
+    keep up is left out.
     """
     values = [measure.of(result) for result in results]
     group = [other for other in TERMINAL if other.group == measure.group and other.kind == measure.kind] or [measure]
     unit, factor = shared_unit(measure, [other.of(result) for other in {measure, *group} for result in results])
     texts = [bare(factor * value, measure.kind) for value in values]
-    return unit, texts, winners(measure, values) if served_alike(results) else [False] * len(values)
+    if not served_alike(results):
+        return unit, texts, [False] * len(values)
+    kept = [value if kept else math.nan for value, kept in zip(values, keep_up(results), strict=True)]
+    return unit, texts, winners(measure, kept)
 
 
 def winners(measure: Measure, values: Sequence[float]) -> list[bool]:

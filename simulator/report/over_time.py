@@ -1,6 +1,7 @@
 """Inter-token latency, queues and KV use over the run."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 
 from simulator.report.axes import PANEL_INCHES, count_axis, key, key_inches, latency_axis, span, time_axis
 from simulator.report.binning import alone, gap_bands, step_means
-from simulator.report.style import MUTED, looks, new_figure, no_data
+from simulator.report.style import COLOURS, MUTED, Look, looks, new_figure, no_data
 from simulator.report.wording import shorten
 from simulator.results import PolicyResult, floats
 from simulator.trace import Floats
@@ -78,15 +79,17 @@ def _band_samples() -> list[Line2D | Patch]:
 def draw_queue(results: Sequence[PolicyResult], subtitle: str) -> Figure:
     """Running and waiting requests and KV tokens over the run, policies overlaid."""
     whole, drawn = span(results), looks(len(results))
-    edges, below = whole.edges(BINS), key_inches(len(results)) - 0.1
+    replicas = any("replica" in result.iterations.columns for result in results)
+    edges, below = whole.edges(BINS), key_inches(len(results) + replicas) - 0.1
     title = "Requests running and waiting, and tokens in the KV cache, over the run"
     figure = new_figure(9.6, 5.2 + below, title, subtitle)
     grid = figure.add_gridspec(4, 1, height_ratios=[1.6, 1.6, 1.6, below])
     panels = [figure.add_subplot(grid[0])]
     panels += [figure.add_subplot(grid[row], sharex=panels[0]) for row in (1, 2)]
-    for result, look in zip(results, drawn, strict=True):
+    for place, (result, look) in enumerate(zip(results, drawn, strict=True)):
+        marks = _marks(look, place, len(results))
         for axes, values in zip(panels, _queues(result, edges), strict=True):
-            middle, line = (edges[:-1] + edges[1:]) / 2, {"color": look.colour, "linestyle": look.dash}
+            middle, line = (edges[:-1] + edges[1:]) / 2, {"color": look.colour, "linestyle": look.dash, **marks}
             axes.plot(middle, values, linewidth=1.5, **line)
             lone = alone(values)
             if lone.any():
@@ -95,8 +98,17 @@ def draw_queue(results: Sequence[PolicyResult], subtitle: str) -> Figure:
         _queue_axis(axes, name, any(len(result.iterations) for result in results))
         axes.tick_params(labelbottom=axes is panels[-1])
     time_axis(panels[-1], whole, whole.start_s)
-    key(figure.add_subplot(grid[3]), [result.label for result in results], drawn, _peaks(results))
+    labels, peaks = [result.label for result in results], _peaks(results, "" if replicas else "most ")
+    key(figure.add_subplot(grid[3]), labels, drawn, peaks, "most, of a replica" if replicas else "")
     return figure
+
+
+def _marks(look: Look, place: int, policies: int) -> dict[str, Any]:
+    """Markers where colours come twice, of each policy at bins of its own."""
+    if policies <= len(COLOURS):
+        return {}
+    every = BINS // 8
+    return {"marker": look.marker, "markersize": 4, "markevery": (place * every // policies, every)}
 
 
 def _queue_axis(axes: Axes, name: str, drawn: bool) -> None:
@@ -125,10 +137,10 @@ def _queues(result: PolicyResult, edges: Floats) -> list[Floats]:
     ]
 
 
-def _peaks(results: Sequence[PolicyResult]) -> dict[str, Sequence[str]]:
-    names = {"most running": "running", "most waiting": "waiting", "most KV": "kv_tokens"}
+def _peaks(results: Sequence[PolicyResult], most: str) -> dict[str, Sequence[str]]:
+    names = {"running": "running", "waiting": "waiting", "KV": "kv_tokens"}
     return {
-        heading + (" of a replica" if any("replica" in result.iterations.columns for result in results) else ""): [
+        most + heading: [
             f"{result.iterations[name].max():,.0f}" if len(result.iterations) else "-" for result in results
         ]
         for heading, name in names.items()

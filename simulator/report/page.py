@@ -6,35 +6,37 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from simulator import __version__
 from simulator.experiment import Parallel, parallel_in_words
 from simulator.report.bubble_table import bubble_table
 from simulator.report.causes import seen_causes
+from simulator.report.comparable import SLACK
 from simulator.report.headline import headline, notes
 from simulator.report.measures import (
     BUBBLES,
     ITL_P99,
     OUTPUT_RATE,
-    PAGE,
     REQUEST_BUBBLES_P50,
     TIE,
     TTFT_P99,
     Measure,
     column,
     finished,
-    with_pipeline,
+    page_measures,
 )
+from simulator.report.values import as_yaml, inline, options
 from simulator.report.wording import opening
 from simulator.results import PolicyResult
 
+MANY = 8  # policies; more are rows of the summary instead of columns
+COLUMNS = 10
 SVG_BYTES = 1_500_000  # all embedded drawings together; the heaviest become PNG until the rest fits
 PLOTS: dict[str, tuple[str, Measure | None]] = {
     "throughput": (
-        "Output tokens/s, requests/s, p99 TTFT and p99 ITL of each policy; the best in bold. Bars on a log axis do "
-        "not start at zero.",
+        "Output tokens/s, requests/s, p99 TTFT and p99 ITL of each policy; the best of those that keep up in bold. "
+        "Bars on a log axis do not start at zero.",
         OUTPUT_RATE,
     ),
     "ttft": (
@@ -100,22 +102,24 @@ def write_page(
         trim_blocks=True,
     )
     page = environment.get_template("page.html.j2").render(
-        trace=_inline(experiment.get("trace", "unnamed trace")),
-        costs=_inline(experiment.get("costs", "an unnamed table")) + _parallel(experiment),
+        trace=inline(experiment.get("trace", "unnamed trace")),
+        costs=inline(experiment.get("costs", "an unnamed table")) + _parallel(experiment),
         engine=_engine(experiment),
         labels=[result.label for result in results],
         headline=headline(results),
         notes=notes(results),
         finished=["{:,}/{:,}".format(*finished(result)) for result in results],
         rows=_rows(results),
+        blocks=_blocks(_rows(results)) if len(results) > MANY else [],
+        slack=f"{SLACK:g}",
         tie=f"{100 * TIE:g} %",
         plots=[plot for plot in drawn if plot.stem not in PIPELINE_PLOTS],
         pipeline_plots=[plot for plot in drawn if plot.stem in PIPELINE_PLOTS],
         bubbles=bubble_table(results),
         causes=seen_causes(results),
-        policies=[(result.label, result.policy, _options(result)) for result in results],
+        policies=[(result.label, result.policy, options(result, experiment)) for result in results],
         provenance=_provenance(experiment),
-        experiment=_yaml(experiment),
+        experiment=as_yaml(experiment),
     )
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "report.html"
@@ -132,7 +136,7 @@ def _parallel(experiment: Mapping[str, Any]) -> str:
 def _engine(experiment: Mapping[str, Any]) -> str:
     """The engine profile as the end of a sentence."""
     name = experiment.get("engine", "none")
-    return ": the GPU alone, no engine" if name == "none" else f" and the engine profile {_inline(name)}"
+    return ": the GPU alone, no engine" if name == "none" else f" and the engine profile {inline(name)}"
 
 
 def _rows(results: Sequence[PolicyResult]) -> list[dict[str, Any]]:
@@ -142,7 +146,7 @@ def _rows(results: Sequence[PolicyResult]) -> list[dict[str, Any]]:
     """
     rows: list[dict[str, Any]] = []
     before = ""
-    for measure in with_pipeline(PAGE, results, REQUEST_BUBBLES_P50):
+    for measure in page_measures(results):
         unit, texts, best = column(measure, results)
         if set(texts) == {"-"}:
             continue
@@ -158,6 +162,20 @@ def _rows(results: Sequence[PolicyResult]) -> list[dict[str, Any]]:
         )
         before = group
     return rows
+
+
+def _blocks(rows: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """The rows as tables of a few columns each, a row a policy, no group of measures in two of them."""
+    blocks: list[list[dict[str, Any]]] = [[]]
+    groups: list[list[dict[str, Any]]] = []
+    for row in rows:
+        groups = [*groups, []] if row["first"] else groups
+        groups[-1].append(row)
+    for group in groups:
+        if blocks[-1] and len(blocks[-1]) + len(group) > COLUMNS:
+            blocks.append([])
+        blocks[-1] += group
+    return blocks
 
 
 def _embedded(plots: Sequence[Path], results: Sequence[PolicyResult]) -> list[Plot]:
@@ -188,34 +206,9 @@ def _in_words(measure: Measure | None, results: Sequence[PolicyResult]) -> str:
     return f"{opening(measure.noun)}: {', '.join(values)}."
 
 
-def _options(result: PolicyResult) -> list[tuple[str, str]]:
-    return [(name, _inline(value)) for name, value in result.options.items()]
-
-
 def _provenance(experiment: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows = [("chunkwise", __version__)]
     recorded = experiment.get("provenance")
     if isinstance(recorded, Mapping):
-        rows += [(str(name), _inline(value)) for name, value in recorded.items() if str(name) != "chunkwise"]
+        rows += [(str(name), inline(value)) for name, value in recorded.items() if str(name) != "chunkwise"]
     return rows
-
-
-def _inline(value: Any) -> str:
-    """A value as YAML has it, on one line; text as it is."""
-    if isinstance(value, str):
-        return value
-    text = yaml.safe_dump(_plain(value), default_flow_style=True, width=10**6, allow_unicode=True)
-    return text.removesuffix("...\n").strip()
-
-
-def _yaml(value: Any) -> str:
-    return yaml.safe_dump(_plain(value), sort_keys=False, allow_unicode=True, width=100)
-
-
-def _plain(value: Any) -> Any:
-    """Mappings, lists and scalars only: what safe YAML can write; anything else by its text."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    return value if value is None or type(value) in (bool, int, float, str) else str(value)

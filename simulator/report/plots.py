@@ -6,6 +6,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from simulator.report.bubble_shares import draw_bubbles
+from simulator.report.comparable import with_gpus
 from simulator.report.distributions import draw_itl, draw_request_bubbles, draw_ttft
 from simulator.report.measures import pipelined
 from simulator.report.over_time import draw_itl_over_time, draw_queue
@@ -42,6 +43,7 @@ def write_plots(
     if not results:
         return []
     folder.mkdir(parents=True, exist_ok=True)
+    results = with_gpus(results)
     subtitle = simulated(trace_name, costs_name, engine_name)
     written: list[Path] = []
     with styled():

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from simulator.report.axes import count_axis, latency_axis, two_lines
+from simulator.report.comparable import keep_up
 from simulator.report.measures import ITL_P99, OUTPUT_RATE, REQUEST_RATE, TTFT_P99, Measure, column
 from simulator.report.style import MUTED, looks, new_figure, no_data
 from simulator.report.wording import duration, significant
@@ -20,12 +21,15 @@ PANELS = (
     (ITL_P99, "p99 ITL"),
 )
 WIDTH, BAR_INCHES = 10.4, 0.46
+LATE = "†"
 FAR = 30.0  # latencies further apart than this factor have a logarithmic axis, else the short bars vanish
 
 
 def draw_throughput(results: Sequence[PolicyResult], subtitle: str) -> Figure:
-    """Output tokens/s, requests/s, p99 TTFT and p99 ITL side by side; the best of each in bold."""
+    """Output tokens/s, requests/s, p99 TTFT and p99 ITL side by side; the best of each in bold, of who keeps up."""
     title = "Throughput and the tail latency it costs"
+    late = [not kept for kept in keep_up(results)]
+    subtitle += f"; {LATE} does not keep up with the arrivals" if any(late) else ""
     figure = new_figure(WIDTH, 0.95 + BAR_INCHES * max(1.4, len(results)), title, subtitle)
     panels = figure.subplots(1, len(PANELS), sharey=True)
     for axes, (measure, heading) in zip(panels, PANELS, strict=True):
@@ -33,7 +37,8 @@ def draw_throughput(results: Sequence[PolicyResult], subtitle: str) -> Figure:
         axes.set_title(heading, weight="bold", pad=19)
         better = f"{measure.better} is better" + (", log axis" if logarithmic else "")
         axes.annotate(better, (0, 1), (0, 5), xycoords="axes fraction", textcoords="offset points", color=MUTED)
-    panels[0].set_yticks(range(len(results)), [two_lines(result.label) for result in results])
+    names = [two_lines(result.label) + f" {LATE}" * slow for result, slow in zip(results, late, strict=True)]
+    panels[0].set_yticks(range(len(results)), names)
     panels[0].tick_params(axis="y", labelcolor="black", labelsize=9)
     panels[0].set_ylim(len(results) - 0.45, -0.55)
     return figure

@@ -53,7 +53,7 @@ def _headings(panels: NDArray[np.object_], results: Sequence[PolicyResult], show
         row[0].set_ylabel("Tokens (log)")
     if len(shown) == 2:
         panels[0][0].set_title(f"busiest {duration(shown[0].end_s - shown[0].start_s)}", loc="right", color=MUTED)
-        panels[0][1].set_title("whole run", loc="right", color=MUTED)
+        panels[0][1].set_title("whole run" if not shown[1].beyond else "the run", loc="right", color=MUTED)
 
 
 def busy_span(results: Sequence[PolicyResult], whole: Span) -> Span:

@@ -5,25 +5,26 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
+from simulator.report.comparable import remarks
 from simulator.report.headline import notes
 from simulator.report.measures import (
     BUBBLES,
     E2E_P50,
     KV_PEAK,
-    PAGE,
     PREEMPTIONS,
-    REQUEST_BUBBLES_P50,
     TERMINAL,
     TTFT_P50,
     Measure,
     column,
     finished,
+    page_measures,
+    with_gpus_first,
     with_pipeline,
 )
 from simulator.report.wording import shorten
 from simulator.results import PolicyResult
 
-__all__ = ["notes", "summary_table"]
+__all__ = ["notes", "remarks", "summary_table"]
 
 MARK = "*"
 LABEL_WIDTH = 40
@@ -40,7 +41,8 @@ def summary_table(results: Sequence[PolicyResult], width: int = 100) -> Table:
         return _transposed(results[0])
     labels = [shorten(result.label, LABEL_WIDTH) for result in results]
     done = ["{:,}/{:,}".format(*finished(result)) for result in results]
-    columns = [(measure, *_cells(measure, results)) for measure in with_pipeline(TERMINAL, results, BUBBLES)]
+    measures = with_gpus_first(with_pipeline(TERMINAL, results, BUBBLES), results)
+    columns = [(measure, *_cells(measure, results)) for measure in measures]
     dropped = _too_wide(columns, _width("policy", labels) + _width("finished", done), width)
     table = _empty(f"{MARK} best of its column" + _named(dropped))
     table.add_column("Policy", no_wrap=True)
@@ -90,7 +92,7 @@ def _transposed(result: PolicyResult) -> Table:
     table.add_column("Measure", no_wrap=True)
     table.add_column(Text(shorten(result.label, LABEL_WIDTH)), justify="right", no_wrap=True)
     table.add_row("Finished", "{:,}/{:,}".format(*finished(result)))
-    for measure in with_pipeline(PAGE, [result], REQUEST_BUBBLES_P50):
+    for measure in page_measures([result]):
         name = measure.group if measure.kind == "rate" else measure.title
         table.add_row(name, Text(measure.text(measure.of(result))))
     return table

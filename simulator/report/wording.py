@@ -1,6 +1,7 @@
 """Numbers and names as people read them: three digits, milliseconds below a second, names cut to fit."""
 
 import math
+from collections.abc import Sequence
 
 
 def significant(value: float) -> str:
@@ -46,6 +47,11 @@ def shorten(text: str, limit: int) -> str:
         return line
     head = (limit - 1) // 2
     return f"{line[:head]}…{line[head + 1 - limit :]}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """'a', 'a and b', 'a, b and c'."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def opening(text: str) -> str:

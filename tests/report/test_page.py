@@ -6,13 +6,15 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
 from simulator.report import page
 from simulator.report.headline import headline
 from simulator.report.page import write_page
-from simulator.results import PolicyResult
+from simulator.report.values import options
+from simulator.results import Columns, PolicyResult
 
 EXPERIMENT: dict[str, Any] = {
     "trace": "traces/conversation.csv",
@@ -43,7 +45,7 @@ class Tags(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.seen.append((tag, dict(attrs)))
-        if tag not in ("meta", "img"):
+        if tag not in ("meta", "img", "br"):
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
@@ -165,3 +167,34 @@ def test_the_engine_is_named(results: list[PolicyResult], tmp_path: Path) -> Non
     for engine, said in (("vllm-0.23", "and the engine profile vllm-0.23."), ("none", ": the GPU alone, no engine.")):
         text = write_page(results, tmp_path, {**EXPERIMENT, "engine": engine}, []).read_text(encoding="utf-8")
         assert f"step costs of h200/llama-3.1-8b{' ' * said.startswith('and')}{said}" in text
+
+
+def test_many_policies_are_rows(results: list[PolicyResult], tmp_path: Path) -> None:
+    """Nine in tables of few columns, each measure in one of them; eight are columns of one."""
+    many = [replace(results[place % 3], label=f"p{place}") for place in range(9)]
+    text = write_page(many, tmp_path, EXPERIMENT, []).read_text(encoding="utf-8")
+    tables = text.split('<table class="turned">')[1:]
+    heads = [re.findall(r'<th scope="col">([^<]+)', table.split("</thead>")[0]) for table in tables]
+    assert max(map(len, heads)) <= page.COLUMNS + 1
+    assert sum((head.count("ITL p99") for head in heads), 0) == 1
+    assert '<table class="summary">' not in text
+    place = next(place for place, head in enumerate(heads) if "ITL p99" in head)
+    rows = tables[place].split("</table>")[0].split('<th scope="row">')[1:]
+    cells = [re.findall(r"<td[^>]*>([^<]*)</td>", row)[heads[place].index("ITL p99") - (place == 0)] for row in rows]
+    assert [cell.endswith("*") for cell in cells] == [row[:2] in ("p1", "p4", "p7") for row in rows]
+    assert Tags(text).open == []
+    few = write_page(many[:8], tmp_path, EXPERIMENT, []).read_text(encoding="utf-8")
+    assert '<table class="turned">' not in few
+
+
+def test_options_of_pools_are_lines_of_their_own(results: list[PolicyResult]) -> None:
+    """Without what the experiment says, and what a single GPU need not."""
+    pool = {"policy": "vllm", "tensor": 1, "costs": "c", "kv_cache": {"num_blocks": 9}, "max_num_seqs": 4}
+    given = {"prefill": pool, "decode": {**pool, "costs": "d", "tensor": 2}, "transfer": "whole"}
+    system = replace(results[0], options=given, pools=Columns({"pool": np.array(["prefill", "decode"])}))
+    assert options(system, {"costs": "c", "kv_cache": {"num_blocks": 9}}) == [
+        ("prefill", [("policy", "vllm"), ("max_num_seqs", "4")]),
+        ("decode", [("policy", "vllm"), ("tensor", "2"), ("costs", "d"), ("max_num_seqs", "4")]),
+        ("", [("transfer", "whole")]),
+    ]
+    assert options(replace(results[0], options=given), {})[0][0] == ""

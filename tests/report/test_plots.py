@@ -5,6 +5,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -14,7 +15,7 @@ import pytest
 from matplotlib.axes import Axes
 
 from simulator.report.over_time import BINS, draw_itl_over_time, draw_queue
-from simulator.report.plots import FIGURES, PIPELINE_FIGURES, simulated, write_plots
+from simulator.report.plots import FIGURES, PIPELINE_FIGURES, Draw, simulated, write_plots
 from simulator.report.rates import draw_throughput
 from simulator.report.step_timeline import draw_timeline
 from simulator.report.style import PREFILL, looks
@@ -137,6 +138,62 @@ def test_the_busiest_seconds_show_single_steps_or_say_averaged() -> None:
     sizes = turns.iterations[["decode_tokens", "prefill_tokens"]].max(axis=1)
     assert set(totals) <= {0, *sizes}
     assert [axes.get_title(loc="right").endswith("averaged") for axes in panels] == [False, True]
+
+
+def late(results: list[PolicyResult], times: float) -> list[PolicyResult]:
+    """Two policies, and the last step of the second at so many times the end of the first."""
+    steps = results[1].iterations.copy()
+    end = times * results[0].iterations["end_s"].max()
+    steps.loc[steps.index[-1], "end_s"] = end
+    slow = {**results[1].summary, "duration_s": end - results[1].requests["arrival_s"].min()}
+    return [results[0], replace(results[1], iterations=steps, summary=slow)]
+
+
+@pytest.mark.parametrize("draw", [draw_queue, draw_itl_over_time, draw_timeline])
+def test_the_time_axis_ends_where_only_a_queue_drains(draw: Draw, results: list[PolicyResult]) -> None:
+    """One that takes ten times as long does not squeeze the other, and the axis says so."""
+    own = draw(results[:1], "t").axes[-2 if draw is draw_queue else -1].get_xlim()
+    axes = draw(late(results, 10), "t").axes[-2 if draw is draw_queue else -1]
+    assert axes.get_xlim()[1] < 1.3 * own[1]
+    assert "; 1 runs longer, up to " in axes.get_xlabel()
+
+
+def test_a_little_longer_is_shown_whole(results: list[PolicyResult]) -> None:
+    """To the last step."""
+    pair = late(results, 1.21)
+    axes = draw_queue(pair, "t").axes[2]
+    assert axes.get_xlim()[1] == pair[1].iterations["end_s"].max()
+    assert "longer" not in axes.get_xlabel()
+
+
+def test_colours_that_come_twice_have_markers(results: list[PolicyResult]) -> None:
+    """Nine policies; eight are told apart without."""
+    for policies, marked in ((9, True), (8, False)):
+        lines = draw_queue([results[0]] * policies, "t").axes[0].lines
+        assert {line.get_marker() != "None" for line in lines} == {marked}
+
+
+def test_the_heads_of_the_key_do_not_overlap(results: list[PolicyResult]) -> None:
+    """With replicas, of which the most is told, too."""
+    parts = replace(results[0], iterations=results[0].iterations.assign(replica=0))
+    for runs in (results, [parts, *results[1:]]):
+        figure = draw_queue(runs, "t")
+        figure.draw_without_rendering()
+        heads = [text for text in figure.axes[3].texts if text.get_text() and text.get_position()[1] <= 0]
+        boxes = [text.get_window_extent() for text in heads]
+        assert len(boxes) >= 3
+        assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
+
+
+def test_bars_say_how_many_gpus_and_who_is_late(results: list[PolicyResult], tmp_path: Path) -> None:
+    """Behind the label, a dagger explained above."""
+    pair = late(results, 10)
+    figure = draw_throughput(pair, "t")
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["orca", "sarathi †"]
+    assert "t; † does not keep up with the arrivals" in [text.get_text() for text in figure.texts]
+    unlike = [pair[0], replace(results[1], summary={**results[1].summary, "gpus": 2})]
+    svg = write_plots(unlike, tmp_path, "t", "c")[1].read_text(encoding="utf-8")
+    assert "<!-- sarathi (2 GPUs) -->" in svg
 
 
 def test_policies_look_different_in_colour_and_in_grey() -> None:

@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from simulator.printing import print_table
 from simulator.report.terminal import summary_table
-from simulator.results import PolicyResult
+from simulator.results import Columns, PolicyResult
 
 
 def printed(table: Table, width: int = 100, colour: bool = False) -> str:
@@ -78,3 +80,34 @@ def test_pipelines_have_a_column_of_bubbles(results: list[PolicyResult], staged:
     assert "Bubbles" not in printed(summary_table(results))
     assert "Request bubbles p50" in printed(summary_table(staged[:1]))
     assert "Request bubbles p50" not in printed(summary_table(results[:1]))
+
+
+def test_gpus_have_a_column_where_they_differ(results: list[PolicyResult]) -> None:
+    """Behind the finished requests; not where all have as many."""
+    unlike = [
+        replace(each, summary={**each.summary, "gpus": gpus}) for each, gpus in zip(results, (1, 2, 1), strict=True)
+    ]
+    text = printed(summary_table(unlike))
+    assert [row(text, result.label)[2] for result in results] == ["1", "2", "1"]
+    assert "GPUs" not in printed(summary_table(results))
+
+
+def test_pools_have_rows_where_there_are_any(results: list[PolicyResult]) -> None:
+    """A single policy on GPUs of one kind is not told of transfers."""
+    [alone] = results[:1]
+    assert "Transfer" not in printed(summary_table([alone]))
+    assert "pool" not in printed(summary_table([alone]))
+    pools = replace(alone, pools=Columns({"pool": np.array(["prefill", "decode"])}))
+    text = printed(summary_table([pools]))
+    assert all(name in text for name in ("Transfer p99", "Queue for room p99", "Idle prefill pool", "Idle decode pool"))
+
+
+def test_tables_are_printed_without_trailing_spaces(results: list[PolicyResult]) -> None:
+    """Else as rich has them, colours included."""
+    for colour in (False, True):
+        console = Console(width=100, force_terminal=colour, color_system="standard" if colour else None)
+        with console.capture() as shown:
+            print_table(console, summary_table(results))
+        lines = printed(summary_table(results), colour=colour).splitlines()
+        assert shown.get().splitlines() == [line.rstrip() for line in lines]
+        assert any(line != line.rstrip() for line in lines)

@@ -9,7 +9,7 @@ import yaml
 from simulator.errors import InputError
 from simulator.reproduce.loads import figure1
 from simulator.reproduce.loads.page import page
-from simulator.reproduce.loads.plots import measures
+from simulator.reproduce.loads.plots import draw_loads, measures
 from simulator.reproduce.loads.sweep import Slo, Sweep, crossovers, first_ahead, offered_per_s, read_sweep, run_at
 from tests.house.paths import ROOT
 
@@ -116,3 +116,18 @@ def number(text: str) -> object:
         return float(text) if text else float("nan")
     except ValueError:
         return text
+
+
+def test_every_panel_has_numbers_and_the_key_fills_the_empty_field() -> None:
+    """Five panels in six fields; the subtitle says how many GPUs and what P and D are."""
+    sweep, rows = read_sweep(FOLDER / "sweep.yaml"), rows_of(FOLDER / "loads.csv")
+    figure = draw_loads(rows, sweep, {})
+    figure.draw_without_rendering()
+    *panels, empty = figure.axes
+    assert all(any(label.get_text() for label in axes.get_xticklabels()) for axes in panels)
+    assert all(axes.xaxis.get_tick_params()["labelbottom"] for axes in panels)
+    legend = empty.get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == [*sweep.shared, *sweep.pools]
+    assert figure.legends == []
+    assert any(text.get_text().startswith("4 GPUs each; xP + yD: prefill and decode GPUs;") for text in figure.texts)

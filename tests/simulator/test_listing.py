@@ -34,6 +34,14 @@ def test_experiments_are_listed_apart(capsys: pytest.CaptureFixture[str]) -> Non
     lines = listed("policies", capsys)
     assert any(line.strip().startswith("simulate-trace policies/all.yaml: ") for line in lines)
     assert not any(line.startswith("all ") for line in lines)
+    first = next(place for place, line in enumerate(lines) if line.strip().startswith("simulate-trace policies/"))
+    assert lines[first - 1] == ""  # or they read as options of the last policy
+
+
+def test_lines_have_no_trailing_spaces(capsys: pytest.CaptureFixture[str]) -> None:
+    """Which a table fills its lines with."""
+    for what in ("policies", "costs"):
+        assert all(line == line.rstrip() for line in listed(what, capsys))
 
 
 def test_small_models_have_small_units(capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,13 +30,8 @@ def write_plot(table: Table, sweep: Sweep, found: Mapping[str, Sequence[Crossove
 def draw_loads(table: Table, sweep: Sweep, found: Mapping[str, Sequence[Crossover]]) -> Figure:
     """A panel a measure, a line a system; where the better side changes there is an upright line."""
     labels = (*sweep.shared, *sweep.pools)
-    drawing = new_figure(
-        9.6,
-        1.2 + 2.5 * -(-len(measures(sweep)) // 2),
-        "Chunked prefill or disaggregation",
-        "as many GPUs; dotted upright: where the better side changes",
-    )
     drawn = measures(sweep)
+    drawing = new_figure(9.6, 1.2 + 2.5 * -(-len(drawn) // 2), "Chunked prefill or disaggregation", _subtitle(table))
     panels = drawing.subplots(-(-len(drawn) // 2), 2, sharex=True, squeeze=False).ravel()
     for axes in panels[len(drawn) :]:
         axes.set_axis_off()
@@ -55,9 +50,18 @@ def draw_loads(table: Table, sweep: Sweep, found: Mapping[str, Sequence[Crossove
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
             axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.tick_params(labelbottom=True)
     for axes in panels[len(drawn) - 2 : len(drawn)]:
         axes.set_xlabel("requests offered a second and GPU")
-        axes.tick_params(labelbottom=True)
     handles, names = panels[0].get_legend_handles_labels()
-    drawing.legend(handles, names, loc="outside lower center", ncols=len(labels))
+    if len(drawn) < len(panels):
+        panels[-1].legend(handles, names, loc="center left", handlelength=4)
+    else:
+        drawing.legend(handles, names, loc="outside lower center", ncols=len(labels))
     return drawing
+
+
+def _subtitle(table: Table) -> str:
+    counts = sorted({int(row["gpus"]) for row in table})
+    each = f"{counts[0]} GPUs each" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} GPUs"
+    return f"{each}; xP + yD: prefill and decode GPUs; dotted lines: shared GPUs and pools change places"
