@@ -221,7 +221,10 @@ def test_static_batches_start_when_the_last_one_has_ended(run: Run) -> None:
 def test_number_of_sequences_is_kept(run: Run) -> None:
     """Never more running requests than the policy allows."""
     policy: Any = run.policy
-    limit = policy.max_batch_size if run.name in ("orca", "static", "tgi") else policy.max_num_seqs
+    if run.name == "tensorrt_llm":
+        limit = policy.max_num_requests or policy.max_batch_size
+    else:
+        limit = policy.max_batch_size if run.name in ("orca", "static", "tgi") else policy.max_num_seqs
     if run.name != "tgi" or (limit is not None and not policy.prefill_chunking):
         assert (run.log.iterations["running"] <= limit).all()
 
