@@ -83,8 +83,8 @@ class PromptMemory:
         return found
 
     def serve_preempting(self, batch: Batch) -> int:
-        """The engine never preempts."""
-        raise NotImplementedError
+        """See `ContentMemory`; memory is reserved for a request's whole life, so nobody is ever preempted."""
+        raise AssertionError("a request lost the blocks reserved for it")
 
     def coasted(self, steps: int) -> None:
         """Decodes take no blocks: theirs are reserved."""
@@ -98,8 +98,8 @@ class PromptMemory:
         return sorted(finishing, key=lambda request: request.admission)
 
     def picture(self, holders: Sequence[Request]) -> Hashable:
-        """Asked for only after a preemption."""
-        raise NotImplementedError
+        """See `ContentMemory`; asked for only after a preemption, of which there are none."""
+        raise AssertionError("a request lost the blocks reserved for it")
 
     def _full(self, request: Request) -> int:
         """Full blocks of its prompt whose contents are known."""

@@ -107,7 +107,7 @@ def test_random_runs_reach_every_corner() -> None:
     """What the two are compared in is not a walk in the middle of the road."""
     reached: Counter[str] = Counter()
 
-    @settings(max_examples=2000, deadline=None, database=None, derandomize=True, phases=[Phase.generate])
+    @settings(max_examples=10_000, deadline=None, database=None, derandomize=True, phases=[Phase.generate])
     @given(workloads())
     def visit(workload: Workload) -> None:
         reached.update(slow(workload)[0].reached)

@@ -115,7 +115,7 @@ def test_random_runs_reach_every_corner() -> None:
     """Each thing that the cache does happens in some of them."""
     reached: Counter[str] = Counter()
 
-    @settings(max_examples=2000, deadline=None, database=None, derandomize=True, phases=[Phase.generate])
+    @settings(max_examples=10_000, deadline=None, database=None, derandomize=True, phases=[Phase.generate])
     @given(runs())
     def visit(run: Run) -> None:
         reached.update(slow(run)[0].reached)

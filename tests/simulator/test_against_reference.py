@@ -144,7 +144,7 @@ def test_random_runs_reach_every_corner(policy: str) -> None:
     """What the two engines are compared in is not a walk in the middle of the road."""
     reached: Counter[str] = Counter()
 
-    @settings(max_examples=1000, deadline=None, database=None, derandomize=True, phases=[Phase.generate])
+    @settings(max_examples=10_000, deadline=None, database=None, derandomize=True, phases=[Phase.generate])
     @given(cases(policy))
     def visit(case: Case) -> None:
         reached.update(run_slow(case)[0].reached)

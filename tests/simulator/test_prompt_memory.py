@@ -203,6 +203,6 @@ def test_no_block_is_lost(texts: Sequence[str], ends: Sequence[int], blocks: int
 
 
 def test_it_never_preempts() -> None:
-    """There is no order in which victims would let go."""
-    with pytest.raises(NotImplementedError):
+    """Blocks are a request's for its whole life."""
+    with pytest.raises(AssertionError, match="reserved"):
         PromptMemory(4, 1).serve_preempting(Batch())

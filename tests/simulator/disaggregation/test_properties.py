@@ -55,7 +55,7 @@ def test_random_runs_reach_every_corner() -> None:
     """The comparison with the slow system is not a walk in the middle of the road."""
     reached: Counter[str] = Counter()
 
-    @settings(max_examples=2000, deadline=None, database=None, derandomize=True, phases=[Phase.generate])
+    @settings(max_examples=10_000, deadline=None, database=None, derandomize=True, phases=[Phase.generate])
     @given(pool_cases())
     def visit(case: PoolCase) -> None:
         reached.update(slow_system(case)[0].reached)

@@ -55,7 +55,7 @@ def reached(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 def test_random_runs_reach_every_corner(policy: str, reached: Counter[str]) -> None:
     """What the two engines are compared in has steps with nothing to do, victims under way and cohorts that merge."""
 
-    @settings(max_examples=1000, deadline=None, database=None, derandomize=True, phases=[Phase.generate])
+    @settings(max_examples=10_000, deadline=None, database=None, derandomize=True, phases=[Phase.generate])
     @given(pipelines(policy))
     def visit(case: Case) -> None:
         run_fast(case)
