@@ -84,7 +84,7 @@ class PromptMemory:
 
     def serve_preempting(self, batch: Batch) -> int:
         """See `ContentMemory`; memory is reserved for a request's whole life, so nobody is ever preempted."""
-        raise AssertionError("a request lost the blocks reserved for it")
+        raise AssertionError(f"{batch.preempted} lost the blocks reserved for them")
 
     def coasted(self, steps: int) -> None:
         """Decodes take no blocks: theirs are reserved."""
@@ -99,7 +99,7 @@ class PromptMemory:
 
     def picture(self, holders: Sequence[Request]) -> Hashable:
         """See `ContentMemory`; asked for only after a preemption, of which there are none."""
-        raise AssertionError("a request lost the blocks reserved for it")
+        raise AssertionError(f"one of {holders} lost the blocks reserved for it")
 
     def _full(self, request: Request) -> int:
         """Full blocks of its prompt whose contents are known."""
