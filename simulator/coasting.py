@@ -39,7 +39,8 @@ class CoastingScheduler(Scheduler):
                 return
             if finishing and batch.holds == Batch.UNTIL_FINISH:
                 return
-            self._tell(self.iterations - depth)
+            if self._untold:
+                self._tell(self.iterations - depth)
             if finishing and finishing[0][0] + depth == self.iterations:
                 self._finish(finishing.popleft()[1])
             began = clock = decodes.clock

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from simulator.decodes import Decodes
+    from simulator.memory import ContentMemory
     from simulator.prefix import PrefixBlocks
     from simulator.queues import WaitingQueue
 
@@ -178,6 +179,7 @@ class View:
         "finishing",
         "free_blocks",
         "last_prefills",
+        "memory",
         "now_ns",
         "prefilling",
         "prefixes",
@@ -211,6 +213,8 @@ class View:
         self.now_ns = 0
         self.stages = 1
         """Pipeline stages, and so micro-batches that are under way side by side."""
+        self.memory: ContentMemory | None = None
+        """KV memory that knows what its blocks hold, a planner's own or vLLM's; None where blocks are only counted."""
         self.prefixes: PrefixBlocks | None = None
         """The pool with block identities; None unless the policy caches prefixes and the trace has some."""
 

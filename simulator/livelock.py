@@ -1,15 +1,14 @@
 """Notices when requests take memory from each other without end: see docs/decisions/0005."""
 
 from simulator.core import View
-from simulator.memory import ContentMemory
 
 
 class Livelock:
     """Between two tokens and arrivals the schedule is a function of who runs with how many computed tokens, who waits
     and what is cached: should that state return, no token will ever come."""
 
-    def __init__(self, view: View, memory: ContentMemory | None) -> None:
-        self._view, self._memory = view, memory
+    def __init__(self, view: View) -> None:
+        self._view = view
         self._states: set[object] = set()
         self._since: object = None
 
@@ -22,8 +21,8 @@ class Livelock:
             self._states.clear()
         running = tuple((request.index, view.context_tokens(request)) for request in view.running)
         state: object = (running, tuple(request.index for request in view.waiting))
-        if self._memory is not None and state in self._states:
-            state = (state, self._memory.picture([*view.running]))
+        if view.memory is not None and state in self._states:
+            state = (state, view.memory.picture([*view.running]))
         known = state in self._states
         self._states.add(state)
         return known

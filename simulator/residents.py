@@ -54,6 +54,7 @@ class Residents:
         if self._memory is None and prefixes and policy.caches_prefixes:
             self.view.prefixes = PrefixBlocks(self.view.total_blocks, block_size)
             self._memory = PrefixSteps(self.view.prefixes, self.view, self._name)
+        self.view.memory = self._memory
         if self._memory is not None and self._memory.by_residue:
             self.decodes.groups = [{} for _ in range(block_size)]
         self._admissions = self._arrived = 0
@@ -63,7 +64,7 @@ class Residents:
         """Prompt and output tokens of the requests that have arrived and not ended."""
         self.log = RunLog(self.view.total_blocks)
         self.reasons: dict[int, str] = {}
-        self._livelock = Livelock(self.view, self._memory)
+        self._livelock = Livelock(self.view)
 
     def arrive(self, request: Request) -> None:
         """Put a request in the waiting queue, or reject it if it can never run."""

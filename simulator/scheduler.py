@@ -160,7 +160,8 @@ class Scheduler(Residents):
         What they hold is released.
         """
         self.under_way -= 1
-        self._tell(self.iterations - self.under_way - 1)
+        if self._untold:
+            self._tell(self.iterations - self.under_way - 1)
         if not self._finishing or self._finishing[0][0] != self.iterations - self.under_way - 1:
             return ()
         _, finishing = self._finishing.popleft()
@@ -169,7 +170,7 @@ class Scheduler(Residents):
 
     def _tell(self, iteration: int) -> None:
         """Let the planner know, once, that the outputs of a step that it planned are there."""
-        if self._completed is None or not self._untold or self._untold[0] != iteration:
+        if self._completed is None or self._untold[0] != iteration:
             return
         self._completed(self._untold.popleft())
         if self._memory is not None:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from simulator.core import Batch, Request, View
 from simulator.errors import PolicyError
-from simulator.memory import ContentMemory
 from simulator.runlog import LoggedRun
 
 COLUMNS = ("num_decodes", "num_prefills", "prefill_tokens", "kv_tokens", "running", "free_blocks")
@@ -15,8 +14,6 @@ class Ledger:
 
     def __init__(self, requests: Sequence[Request], block_size: int, *, drops_token: bool = False) -> None:
         self._block_size = block_size
-        self.memory: ContentMemory | None = None
-        """Of a planner that has one of its own."""
         self._drops_token = drops_token
         self._emitted_in = dict.fromkeys(requests, -1)
         self.computed = dict.fromkeys(requests, 0)
@@ -51,8 +48,7 @@ class Ledger:
                 self._emit(request)
         tokens = sum(tokens for _, tokens in batch.chunks)
         kv_tokens = sum(self.computed[request] for request in holding)
-        caches = view.prefixes is not None or self.memory is not None
-        free = -1 if caches else view.total_blocks - sum(map(self._blocks, holding))
+        free = -1 if view.memory is not None else view.total_blocks - sum(map(self._blocks, holding))
         self._rows.append((len(decodes), len(batch.chunks), tokens, kv_tokens, len(holding), free))
 
     def compare(self, view: View) -> None:
@@ -61,16 +57,16 @@ class Ledger:
             context = view.context_tokens(request)
             if context != self.computed[request]:
                 raise PolicyError(f"{request!r} has {context} KV entries; it was given {self.computed[request]} tokens")
-        if self.memory is not None:
-            held = self.memory.held_blocks(view.running)
-        elif view.prefixes is None:
+        pool = view.prefixes
+        for request in view.running if pool is not None else ():
+            assert pool is not None
+            blocks = len(pool.table(request))
+            if blocks != -(-self.computed[request] // self._block_size):
+                raise PolicyError(f"{request!r} holds {blocks} blocks for {self.computed[request]} tokens")
+        if view.memory is None:
             held = sum(map(self._blocks, view.running))
         else:
-            tables = [view.prefixes.table(request) for request in view.running]
-            held = len({block for table in tables for block in table})
-            for request, table in zip(view.running, tables, strict=True):
-                if len(table) != -(-self.computed[request] // self._block_size):
-                    raise PolicyError(f"{request!r} holds {len(table)} blocks for {self.computed[request]} tokens")
+            held = view.memory.held_blocks(view.running)
         if view.free_blocks != view.total_blocks - held:
             raise PolicyError(
                 f"{view.free_blocks} blocks are counted as free; of {view.total_blocks}, {held} are held by running"
@@ -101,10 +97,10 @@ class Ledger:
 
         A planner's own memory may know what else it computed before it was preempted.
         """
-        if view.prefixes is None and self.memory is None:
+        if view.memory is None:
             return 0
         found = request.computed - tokens
-        most = request.known - 1 if self.memory is not None else len(request.keys) * self._block_size
+        most = request.known - 1 if view.prefixes is None else len(request.keys) * self._block_size
         if found % self._block_size or not 0 <= found <= most:
             raise PolicyError(f"{request!r} began with {found} cached tokens")
         return found

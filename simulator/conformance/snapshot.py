@@ -12,13 +12,15 @@ Snapshot = tuple[tuple[Any, ...], tuple[object, ...], tuple[tuple[str, object], 
 """Slots of each request, of the view, and the policy's attributes."""
 
 _slots_of_request = attrgetter(*Request.__slots__)
+_OF_VIEW = [name for name in View.__slots__ if name != "memory"]
+"""A planner may change a memory of its own; vLLM's is looked at as `prefixes`."""
 
 
 def snapshot(view: View | None, requests: Sequence[Request], policy: object) -> Snapshot:
     """Everything that a policy could change. O(requests + blocks of a prefix cache)."""
     return (
         tuple(map(_slots_of_request, requests)),
-        () if view is None else tuple([_plain(getattr(view, name)) for name in View.__slots__]),
+        () if view is None else tuple([_plain(getattr(view, name)) for name in _OF_VIEW]),
         tuple(_attributes(policy).items()),
     )
 
@@ -31,7 +33,7 @@ def first_change(before: Snapshot, after: Snapshot, requests: Sequence[Request])
         for name, was, now in zip(Request.__slots__, old, new, strict=True):
             if was != now:
                 return _change(f"`{name}` of {request!r}", was, now)
-    for name, was, now in zip(View.__slots__, before[1], after[1], strict=False):
+    for name, was, now in zip(_OF_VIEW, before[1], after[1], strict=False):
         if was != now:
             return _change(f"`view.{name}`", was, now)
     own = dict(after[2])

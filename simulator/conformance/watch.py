@@ -49,7 +49,6 @@ class Watch(AtDepth):
     def start(self, view: View, *, contents: bool) -> Planner:
         """This, in place of the policy or of the planner that remembers for it."""
         planner: Planner = self.policy.start(view, contents=contents)
-        self.ledger.memory = planner.memory
         return self if isinstance(planner, PolicyBase) else _WatchedPlanner(self, planner)
 
     def plan(self, view: View) -> Batch | None:
@@ -129,8 +128,8 @@ class _WatchedPlanner(Remembering):
 
     def __init__(self, watch: Watch, planner: Planner) -> None:
         self._watch, self._planner = watch, planner
-        self.memory, self.arrived, self.ended = planner.memory, planner.arrived, planner.ended  # type: ignore[method-assign]
-        self.completed = planner.completed
+        self.memory, self.completed = planner.memory, planner.completed
+        self.arrived, self.left, self.ended = planner.arrived, planner.left, planner.ended  # type: ignore[method-assign]
 
     def plan(self, view: View) -> Batch | None:
         call = _naming_errors(self._planner.plan, "plan")

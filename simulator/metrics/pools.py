@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from simulator.disaggregation.log import PooledRun
 from simulator.metrics.quantiles import percentiles
-from simulator.metrics.tables import POOLS
 from simulator.metrics.tokens import NS_PER_S
 from simulator.pipeline.bubbles import Bubbles
+from simulator.policy_runs import POOLS
 from simulator.results import Columns, Table
 from simulator.runlog import LoggedRun
 

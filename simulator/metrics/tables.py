@@ -7,11 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulator.metrics.tokens import NS_PER_S, Ticks, longest_gaps
+from simulator.policy_runs import POOLS
 from simulator.results import Columns
 from simulator.runlog import FINISHED, STATUS_NAMES, LoggedRun
 from simulator.trace import Floats, Ints, Trace
-
-POOLS = ("prefill", "decode")
 
 
 class IterationTable:

@@ -91,8 +91,8 @@ class PipelinedScheduler(Scheduler):
             self._return(self._flights.popleft())
         elif iteration == _EMPTY:
             self._holes -= 1
-        if self._completed is not None and iteration != _EMPTY:
-            self._completed(iteration)
+        if self._untold:
+            self._tell(iteration)
         if not self._finishing or self._finishing[0][0] != iteration:
             return ()
         _, finishing = self._finishing.popleft()

@@ -5,9 +5,9 @@ from typing import Any
 
 import yaml
 
+from simulator.policy_runs import POOLS
 from simulator.results import PolicyResult
 
-POOLS = ("prefill", "decode")
 USUAL = {"tensor": 1, "pipeline": 1, "replicas": 1, "router": "round-robin"}  # of a pool
 
 
