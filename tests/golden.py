@@ -18,14 +18,13 @@ from typing import Any
 
 from policies.simple_chunking import SimpleChunking
 from simulator.core import Batch, Request, View
-from simulator.costs import LinearCosts
-from simulator.metrics.tokens import token_times_ns
 from simulator.policy import Policy
-from simulator.runlog import FINISHED, REJECTED
+from simulator.runlog import REJECTED
 from simulator.scheduler import Scheduler
 from simulator.step_times import GpuTimes
 from tests import golden_sglang, golden_tensorrt_llm, golden_tgi
 from tests.golden_files import Contents, Record, Scenario, Verdict, policy_of, scenarios
+from tests.golden_replay import costs_of, differences, fates, follow
 
 NOT_RECORDED = {"vllm": ("npf", "ign"), "sarathi-serve": ("hit", "res")}
 """Fields of a step that an engine's recordings do not have."""
@@ -35,13 +34,9 @@ class Replay:
     """One scenario through the scheduler, a recorded step at a time."""
 
     def __init__(self, scenario: Scenario, policy: Policy) -> None:
-        config, times = scenario.config, scenario.header["time_model"]
+        config = scenario.config
         self.engine = scenario.header["engine"]
-        self.costs = LinearCosts(
-            fixed_ns=times["a_ns"],
-            per_token_ns=times["b_ns_per_token"],
-            per_context_token_ns=times["c_ns_per_ctx_token"],
-        )
+        self.costs = costs_of(scenario)
         self.scheduler = Scheduler(
             policy,
             GpuTimes(self.costs),
@@ -159,22 +154,17 @@ class Replay:
         status = "ok" if self.over else "unfinished" if recorded["status"] == "ok" else recorded["status"]
         self.scheduler.stall("the recording ends")
         run = self.scheduler.logged_run()
+        count = len(recorded["out_tokens"])
         columns = (run.requests[name].tolist() for name in ("request", "status", "preemptions", "cached"))
         ended = {index: values for index, *values in zip(*columns, strict=True)}
-        count = len(recorded["out_tokens"])
-        fates, preempt, cached = zip(*(ended.get(index, (None, 0, 0)) for index in range(count)), strict=True)
-        times = token_times_ns(run, count)
+        ends, preempt, cached = zip(*(ended.get(index, (None, 0, 0)) for index in range(count)), strict=True)
         summary = {
             "status": status,
             "steps": self.steps,
             "end_t": self.now,
             "num_preemptions": self.scheduler.preemptions,
-            "num_finished": fates.count(FINISHED),
-            "ignored": [index for index, fate in enumerate(fates) if fate == REJECTED],
-            "total_out_tokens": sum(map(len, times)),
-            "first_token_t": [min(tokens, default=None) for tokens in times],
-            "finish_t": [max(t) if fate == FINISHED else None for t, fate in zip(times, fates, strict=True)],
-            "out_tokens": [len(tokens) for tokens in times],
+            **fates(run, count),
+            "ignored": [index for index, end in enumerate(ends) if end == REJECTED],
             "preempt": list(preempt),
             "hit_tokens_first": list(cached) if self.scheduler.policy.caches_prefixes else [],
         }
@@ -185,12 +175,7 @@ def difference(recorded: Record, simulated: Record) -> str | None:
     """The fields in which a step or a summary differs, or None. Empty lists are not recorded."""
     if "blk" in recorded:  # recorded in the order of handing out, admitted requests first
         recorded = recorded | {"blk": sorted(recorded["blk"], key=str)}
-    wrong = [
-        f"{key}: recorded {recorded.get(key, [])}, simulated {value}"
-        for key, value in simulated.items()
-        if recorded.get(key, []) != value
-    ]
-    return "; ".join(wrong) or None
+    return differences(recorded, simulated, simulated)
 
 
 def preempting(step: Record) -> Record:
@@ -199,24 +184,18 @@ def preempting(step: Record) -> Record:
 
 
 def replay(scenario: Scenario, policy: Policy) -> Verdict:
-    """Compare every step and then the summary, up to the first difference."""
-    run = Replay(scenario, policy)
-    for number, recorded in enumerate(scenario.steps):
-        if run.over:
-            return Verdict(f"step {number}: recorded, but every request has ended", number)
-        simulated = run.step()
-        last = run.engine == "sarathi-serve" and bool(recorded.get("pre"))
-        wrong = difference(*map(preempting, (recorded, simulated))) if last else difference(recorded, simulated)
-        if wrong:
-            return Verdict(f"step {number}: {wrong}", number + 1)
-        if last:
-            return Verdict(
-                f"ok up to the first preemption, step {number} of {len(scenario.steps)}", number + 1, different=False
-            )
-    if not scenario.summary:
-        return Verdict("the file ends before the summary", run.steps)
-    wrong = difference(scenario.summary, run.summary(scenario.summary))
-    return Verdict(f"summary: {wrong}" if wrong else "ok", run.steps, wrong is not None)
+    """Compare every step and then the summary, of Sarathi-Serve the steps through the first that preempts."""
+    restarts = scenario.header["engine"] == "sarathi-serve"
+
+    def unlike(recorded: Record, simulated: Record) -> str | None:
+        if restarts and recorded.get("pre"):
+            recorded, simulated = preempting(recorded), preempting(simulated)
+        return difference(recorded, simulated)
+
+    def through(recorded: Record) -> str | None:
+        return "the first preemption" if restarts and recorded.get("pre") else None
+
+    return follow(scenario, Replay(scenario, policy), unlike, through=through)
 
 
 ENGINES: dict[str, Callable[[Scenario], Verdict]] = {

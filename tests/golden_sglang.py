@@ -5,18 +5,15 @@ progress, the memo that keeps admission shut, and the new-token ratio to the las
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 from policies._sglang_loop import SglangLoop
 from policies._sglang_radix import RadixLoop
 from policies.sglang import Sglang
 from simulator.core import Batch, Request, View
-from simulator.costs import LinearCosts
-from simulator.metrics.tokens import token_times_ns
-from simulator.runlog import FINISHED
 from simulator.scheduler import Scheduler
 from simulator.step_times import GpuTimes
 from tests.golden_files import Contents, Record, Scenario, Verdict
+from tests.golden_replay import costs_of, every_difference, fates, follow
 
 OPTIONS = (
     "chunked_prefill_size",
@@ -42,12 +39,8 @@ class SglangReplay:
     """One scenario through the scheduler, a pass of SGLang's loop at a time."""
 
     def __init__(self, scenario: Scenario) -> None:
-        config, times = scenario.config, scenario.header["time_model"]
-        self.costs = LinearCosts(
-            fixed_ns=times["a_ns"],
-            per_token_ns=times["b_ns_per_token"],
-            per_context_token_ns=times["c_ns_per_ctx_token"],
-        )
+        config = scenario.config
+        self.costs = costs_of(scenario)
         self.policy = policy_of(config)
         self.scheduler = Scheduler(
             self.policy,
@@ -187,23 +180,16 @@ class SglangReplay:
         status = "ok" if self.over else "unfinished" if recorded["status"] == "ok" else recorded["status"]
         self.scheduler.stall("the recording ends")
         run = self.scheduler.logged_run()
-        columns = (run.requests[name].tolist() for name in ("request", "status", "preemptions", "cached"))
+        columns = (run.requests[name].tolist() for name in ("request", "preemptions", "cached"))
         ended = {index: values for index, *values in zip(*columns, strict=True)}
         count = len(self.requests)
-        fates, retracted, cached = zip(*(ended.get(index, (None, 0, 0)) for index in range(count)), strict=True)
-        times = [[time for time in times if time <= self.now] for times in token_times_ns(run, count)]
+        retracted, cached = zip(*(ended.get(index, (0, 0)) for index in range(count)), strict=True)
         return {
             "status": status,
             "steps": self.steps,
             "end_t": self.now,
             "num_retractions": self.scheduler.preemptions,
-            "num_finished": fates.count(FINISHED),
-            "total_out_tokens": sum(map(len, times)),
-            "first_token_t": [min(tokens, default=None) for tokens in times],
-            "finish_t": [
-                max(t, default=None) if fate == FINISHED else None for t, fate in zip(times, fates, strict=True)
-            ],
-            "out_tokens": [len(tokens) for tokens in times],
+            **fates(run, count, self.now),
             "retracted": list(retracted),
             "clipped_max_new": self.clipped,
             "hit_tokens_first": list(cached) if self.policy.caches_prefixes else [],
@@ -218,34 +204,19 @@ def _request(record: Record) -> Request:
 
 
 def difference(recorded: Record, simulated: Record) -> str | None:
-    """The fields in which a pass or a summary differs, or None. Empty lists and zeros of `full` are not recorded."""
-    keys = [key for key in {**recorded, **simulated} if key != "kind"]
-    wrong = [
-        f"{key}: recorded {_value(recorded, key)}, simulated {_value(simulated, key)}"
-        for key in keys
-        if _value(recorded, key) != _value(simulated, key)
-    ]
-    return "; ".join(wrong) or None
+    """The fields in which a pass or a summary differs, or None. Empty mappings and zeros of `full` are not recorded."""
+    return every_difference(_told(recorded), _told(simulated))
 
 
-def _value(record: Record, key: str) -> Any:
-    value = record.get(key, [])
-    return [] if value == {} or (key == "full" and value == 0) else value
+def _told(record: Record) -> Record:
+    return {key: value for key, value in record.items() if value != {} and not (key == "full" and value == 0)}
 
 
 def replay(scenario: Scenario) -> Verdict:
     """Compare every pass and then the summary, up to the first difference."""
     run = SglangReplay(scenario)
-    for number, recorded in enumerate(scenario.steps):
-        if run.over:
-            return Verdict(f"step {number}: recorded, but every request has ended", number)
-        if run.loses_a_prompt(recorded):
-            lost = f"ok up to step {number} of {len(scenario.steps)}, where SGLang cuts two prompts and forgets one"
-            return Verdict(lost, number, different=False)
-        wrong = difference(recorded, run.step())
-        if wrong:
-            return Verdict(f"step {number}: {wrong}", number + 1)
-    if not scenario.summary:
-        return Verdict("the file ends before the summary", run.steps)
-    wrong = difference(scenario.summary, run.summary(scenario.summary))
-    return Verdict(f"summary: {wrong}" if wrong else "ok", run.steps, wrong is not None)
+
+    def up_to(recorded: Record) -> str | None:
+        return "where SGLang cuts two prompts and forgets one" if run.loses_a_prompt(recorded) else None
+
+    return follow(scenario, run, difference, up_to=up_to)

@@ -8,12 +8,10 @@ with `assert`; the simulator would have rejected the request, and the place is c
 
 from policies.tensorrt_llm import TensorrtLlm
 from simulator.core import Batch, Request, View
-from simulator.costs import LinearCosts
-from simulator.metrics.tokens import token_times_ns
-from simulator.runlog import FINISHED
 from simulator.scheduler import Scheduler
 from simulator.step_times import GpuTimes
 from tests.golden_files import Record, Scenario, Verdict
+from tests.golden_replay import costs_of, every_difference, fates, follow
 
 UNLIMITED = 10**9
 
@@ -38,9 +36,9 @@ class Replay:
     """One scenario through the scheduler, a recorded step at a time."""
 
     def __init__(self, scenario: Scenario) -> None:
-        config, times = scenario.config, scenario.header["time_model"]
+        config = scenario.config
         self.policy = policy_of(config)
-        self.costs = LinearCosts(times["a_ns"], times["b_ns_per_token"], times["c_ns_per_ctx_token"])
+        self.costs = costs_of(scenario)
         self.scheduler = Scheduler(
             self.policy,
             GpuTimes(self.costs),
@@ -138,43 +136,23 @@ class Replay:
         status = "ok" if self.over else "unfinished" if recorded["status"] == "ok" else recorded["status"]
         self.scheduler.stall("the recording ends")
         run, count = self.scheduler.logged_run(), len(self.requests)
-        columns = (run.requests[name].tolist() for name in ("request", "status"))
-        fates = dict(zip(*columns, strict=True))
-        times = token_times_ns(run, count)
-        finished = [fates.get(index) == FINISHED for index in range(count)]
         return {
             "status": status,
             "steps": self.steps,
             "end_t": self.now,
             "num_preemptions": self.scheduler.preemptions,
-            "num_finished": sum(finished),
-            "total_out_tokens": sum(map(len, times)),
-            "first_token_t": [min(tokens, default=None) for tokens in times],
-            "finish_t": [max(tokens) if done else None for tokens, done in zip(times, finished, strict=True)],
-            "out_tokens": [len(tokens) for tokens in times],
+            **fates(run, count),
             "preempt": [request.preemptions for request in self.requests],
         }
 
 
 def replay(scenario: Scenario) -> Verdict:
     """Compare every step and then the summary, up to the first difference."""
-    run = Replay(scenario)
-    for number, recorded in enumerate(scenario.steps):
-        if run.over:
-            return Verdict(f"step {number}: recorded, but every request has ended", number)
-        if recorded.get("act") == "=":
-            recorded = recorded | {"act": recorded.get("add", [])}
-        wrong = _difference(recorded, run.step())
-        if wrong:
-            return Verdict(f"step {number}: {wrong}", number + 1)
-    if not scenario.summary:
-        return Verdict("the file ends before the summary", run.steps)
-    wrong = _difference(scenario.summary, run.summary(scenario.summary))
-    return Verdict(f"summary: {wrong}" if wrong else "ok", run.steps, bool(wrong))
+    return follow(scenario, Replay(scenario), _difference)
 
 
-def _difference(recorded: Record, simulated: Record) -> str:
-    """The fields in which they differ, whoever has them; lists that are empty are not recorded."""
-    keys = [*simulated, *(key for key in recorded if key not in simulated and key != "kind")]
-    both = [(key, recorded.get(key, []), simulated.get(key, [])) for key in keys]
-    return "; ".join(f"{key}: recorded {was}, simulated {now}" for key, was, now in both if was != now)
+def _difference(recorded: Record, simulated: Record) -> str | None:
+    """The fields in which they differ, or None; `=` stands for the same requests as in `add`."""
+    if recorded.get("act") == "=":
+        recorded = recorded | {"act": recorded.get("add", [])}
+    return every_difference(recorded, simulated)

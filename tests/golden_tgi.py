@@ -12,11 +12,10 @@ from typing import Any
 from policies.tgi import Tgi
 from simulator.core import Batch, Request, View
 from simulator.costs import LinearCosts
-from simulator.metrics.tokens import token_times_ns
-from simulator.runlog import FINISHED
 from simulator.scheduler import Scheduler
 from simulator.step_times import GpuTimes
 from tests.golden_files import Contents, Record, Scenario, Verdict
+from tests.golden_replay import costs_of, every_difference, fates, follow
 
 
 def tgi(config: Record) -> Tgi:
@@ -40,13 +39,9 @@ class Replay:
     """One scenario through the scheduler, a recorded forward at a time."""
 
     def __init__(self, scenario: Scenario) -> None:
-        config, times = scenario.config, scenario.header["time_model"]
+        config = scenario.config
         self.policy = tgi(config)
-        costs = LinearCosts(
-            fixed_ns=times["a_ns"],
-            per_token_ns=times["b_ns_per_token"],
-            per_context_token_ns=times["c_ns_per_ctx_token"],
-        )
+        costs = costs_of(scenario)
         self.scheduler = Scheduler(
             self.policy,
             GpuTimes(costs),
@@ -125,36 +120,18 @@ class Replay:
             self.scheduler.arrive(self.coming.pop())
         return added
 
-    def summary(self, count: int) -> Record:
+    def summary(self, recorded: Record) -> Record:
         """The fate of every request in the recorded form. Ends the run."""
         end_ns, steps = self.now, self.steps
         status = "ok" if self.over else "stalled" if self.step() is None else "unfinished"
         self.scheduler.stall("the recording ends")
-        run = self.scheduler.logged_run()
-        fates = dict(zip(run.requests["request"].tolist(), run.requests["status"].tolist(), strict=True))
-        times = token_times_ns(run, count)
         return {
             "status": status,
             "steps": steps,
             "end_t": end_ns,
             "num_preemptions": self.scheduler.preemptions,
-            "num_finished": list(fates.values()).count(FINISHED),
-            "total_out_tokens": sum(map(len, times)),
-            "first_token_t": [min(tokens, default=None) for tokens in times],
-            "finish_t": [max(t) if fates.get(i) == FINISHED else None for i, t in enumerate(times)],
-            "out_tokens": [len(tokens) for tokens in times],
+            **fates(self.scheduler.logged_run(), len(recorded["out_tokens"])),
         }
-
-
-def _difference(recorded: Record, simulated: Record) -> str | None:
-    """The fields in which they differ, or None. Empty lists are not recorded."""
-    both = {**dict.fromkeys(recorded), **dict.fromkeys(simulated)}
-    wrong = [
-        f"{key}: recorded {recorded.get(key, [])}, simulated {simulated.get(key, [])}"
-        for key in both
-        if key != "kind" and recorded.get(key, []) != simulated.get(key, [])
-    ]
-    return "; ".join(wrong) or None
 
 
 def replay(scenario: Scenario) -> Verdict:
@@ -163,19 +140,7 @@ def replay(scenario: Scenario) -> Verdict:
         run = Replay(scenario)
     except ValueError as error:
         return Verdict(str(error), 0)
-    for number, recorded in enumerate(scenario.steps):
-        if run.over:
-            return Verdict(f"step {number}: recorded, but every request has ended", number)
-        simulated = run.step()
-        if simulated is None:
-            return Verdict(f"step {number}: recorded, but nothing can run", number)
-        wrong = _difference(recorded, simulated)
-        if wrong:
-            return Verdict(f"step {number}: {wrong}", number + 1)
-    if not scenario.summary:
-        return Verdict("the file ends before the summary", run.steps)
-    wrong = _difference(scenario.summary, run.summary(len(scenario.requests)))
-    return Verdict(f"summary: {wrong}" if wrong else "ok", run.steps, wrong is not None)
+    return follow(scenario, run, every_difference)
 
 
 def judge_case(case: Record) -> str:
