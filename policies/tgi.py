@@ -232,10 +232,13 @@ class _BatchingTask(Remembering):
                 break
         if len(joining) >= at_least:
             return joining
-        if memory is not None:
-            for request, _ in reversed(joining):
-                memory.release(request)
+        self._put_back(joining)
         return None if joining else []
+
+    def _put_back(self, joining: Chunks) -> None:
+        for request, _ in reversed(joining if self.memory is not None else ()):
+            assert self.memory is not None
+            self.memory.release(request)
 
     def _blocks(self, view: View, request: Request) -> int:
         return -(-self.policy.reserve_tokens(request) // view.block_size)

@@ -1,10 +1,8 @@
 """SGLang's policy equals the slow description of its loops: the same time of every token, the same retractions."""
 
-from collections import Counter
-from contextlib import suppress
 from typing import Any
 
-from hypothesis import Phase, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from policies.sglang import Sglang
@@ -14,6 +12,7 @@ from simulator.engine import simulate
 from simulator.metrics.tokens import token_times_ns
 from simulator.runlog import STATUS_NAMES
 from simulator.step_times import GpuTimes
+from tests.corners import missed
 from tests.reference_sglang import Job, SglangReference
 
 EXAMPLES = 4 * settings().max_examples
@@ -105,19 +104,4 @@ CORNERS = {
 
 def test_random_runs_reach_every_corner() -> None:
     """What the two are compared in is not a walk in the middle of the road."""
-    reached: Counter[str] = Counter()
-
-    @settings(max_examples=10_000, deadline=None, database=None, derandomize=True, phases=[Phase.generate])
-    @given(workloads())
-    def visit(workload: Workload) -> None:
-        reached.update(slow(workload)[0].reached)
-        if (+reached).keys() >= CORNERS:
-            raise Complete
-
-    with suppress(Complete):
-        visit()
-    assert CORNERS - (+reached).keys() == set()
-
-
-class Complete(Exception):
-    """Every corner has been reached; nothing else stops Hypothesis early."""
+    assert missed(workloads(), lambda workload: slow(workload)[0].reached, CORNERS) == set()

@@ -1,10 +1,8 @@
 """SGLang's radix cache equals the slow one, in both loops, over random runs with prompts that begin alike."""
 
-from collections import Counter
-from contextlib import suppress
 from typing import Any
 
-from hypothesis import Phase, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from policies._sglang_radix import RadixLoop
@@ -17,7 +15,8 @@ from simulator.radix import Node
 from simulator.runlog import STATUS_NAMES
 from simulator.scheduler import Scheduler
 from simulator.step_times import GpuTimes
-from tests.policies.test_sglang_against_reference import EXAMPLES, PRICES, Complete, Workload, workloads
+from tests.corners import missed
+from tests.policies.test_sglang_against_reference import EXAMPLES, PRICES, Workload, workloads
 from tests.reference_sglang import Job
 from tests.reference_sglang_radix import RadixJob, SglangRadixReference
 from tests.workloads import answer, conversations
@@ -113,15 +112,4 @@ CORNERS = {
 
 def test_random_runs_reach_every_corner() -> None:
     """Each thing that the cache does happens in some of them."""
-    reached: Counter[str] = Counter()
-
-    @settings(max_examples=10_000, deadline=None, database=None, derandomize=True, phases=[Phase.generate])
-    @given(runs())
-    def visit(run: Run) -> None:
-        reached.update(slow(run)[0].reached)
-        if (+reached).keys() >= CORNERS:
-            raise Complete
-
-    with suppress(Complete):
-        visit()
-    assert CORNERS - (+reached).keys() == set()
+    assert missed(runs(), lambda run: slow(run)[0].reached, CORNERS) == set()

@@ -1,12 +1,10 @@
 """The fast engine equals the slow, obvious one: same steps, same time of every token, same fate of every request."""
 
-from collections import Counter
-from contextlib import suppress
-
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.corners import missed
 from tests.workloads import ON_PIPELINES, OPTIONS, Case, cases, fast_outcome, pipelines, run_slow, slow_outcome
 
 EXAMPLES = 4 * settings().max_examples
@@ -135,22 +133,7 @@ CORNERS = {
 }
 
 
-class Complete(Exception):
-    """Every corner has been reached; nothing else stops Hypothesis early."""
-
-
 @pytest.mark.parametrize("policy", sorted(CORNERS))
 def test_random_runs_reach_every_corner(policy: str) -> None:
     """What the two engines are compared in is not a walk in the middle of the road."""
-    reached: Counter[str] = Counter()
-
-    @settings(max_examples=10_000, deadline=None, database=None, derandomize=True, phases=[Phase.generate])
-    @given(cases(policy))
-    def visit(case: Case) -> None:
-        reached.update(run_slow(case)[0].reached)
-        if CORNERS[policy] <= (+reached).keys():
-            raise Complete
-
-    with suppress(Complete):
-        visit()
-    assert CORNERS[policy] - (+reached).keys() == set()
+    assert missed(cases(policy), lambda case: run_slow(case)[0].reached, CORNERS[policy]) == set()

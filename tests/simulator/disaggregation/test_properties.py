@@ -1,11 +1,8 @@
 """What holds for any two pools: memory comes back, no corner is left out, and running ahead changes nothing."""
 
-from collections import Counter
-from contextlib import suppress
-
 import pytest
 import simpy
-from hypothesis import Phase, given, settings
+from hypothesis import given, settings
 
 from policies.vllm import Vllm
 from simulator.disaggregation import system
@@ -16,6 +13,7 @@ from simulator.pipeline.prices import stage_prices
 from simulator.pipeline.times import PipelineTimes
 from simulator.policy import Policy
 from simulator.scheduler import Scheduler
+from tests.corners import missed
 from tests.reference_host import Host
 from tests.simulator.disaggregation.cases import PoolCase, Side, outcome, pool_cases, run_fast, slow_system
 from tests.simulator.engines.hosts import hosts
@@ -47,24 +45,9 @@ CORNERS = {
 }
 
 
-class Complete(Exception):
-    """Every corner has been reached; nothing else stops Hypothesis early."""
-
-
 def test_random_runs_reach_every_corner() -> None:
     """The comparison with the slow system is not a walk in the middle of the road."""
-    reached: Counter[str] = Counter()
-
-    @settings(max_examples=10_000, deadline=None, database=None, derandomize=True, phases=[Phase.generate])
-    @given(pool_cases())
-    def visit(case: PoolCase) -> None:
-        reached.update(slow_system(case)[0].reached)
-        if (+reached).keys() >= CORNERS:
-            raise Complete
-
-    with suppress(Complete):
-        visit()
-    assert CORNERS - (+reached).keys() == set()
+    assert missed(pool_cases(), lambda case: slow_system(case)[0].reached, CORNERS) == set()
 
 
 @settings(deadline=None)
